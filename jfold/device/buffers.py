@@ -54,20 +54,20 @@ class Batch:
 
     def levels(self, component: int) -> Array:
         """Return the number of levels, or of fixed steps, of a component, [] int32."""
-        return self._number(self.sections.depths, component)
+        return self._number(self.sections.header.depths, component)
 
     def nodes(self, operation: int) -> Array:
         """Return the number of rows of an operation that are not padding, [] int32."""
-        return self._number(self.sections.counts, operation)
+        return self._number(self.sections.header.counts, operation)
 
     def rows(self, result: int) -> Array:
         """Return the number of rows of a result that are not padding, [] int32."""
-        return self._number(self.sections.rows, result)
+        return self._number(self.sections.header.rows, result)
 
     @property
     def empty(self) -> Array:
         """The divisor n [] int32: at most 1/n of a wide tile is padding."""
-        return self._number(self.sections.empty, 0)
+        return self._number(self.sections.header.empty, 0)
 
     def tiles(self, operation: int, level: Number) -> list[Array]:
         """Return begin and end [] int32 of an operation's range of rows on a level."""

@@ -172,7 +172,7 @@ def _write_counts(batch: _Batch, devices: int) -> None:
     types, tables = len(spec.program.types), batch.selection.behind
     rows = batch.selection.totals[types:tables]
     components, operations, at = _in_one_step(spec)
-    header = indices[: places.sections.empty.stop]
+    header = indices[: places.sections.header.empty.stop]
     depths, ends = header[: len(places.tables)], rows[operations]
     depths[...] = 0
     depths[components[ends > 0]] = 1

@@ -19,7 +19,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import jax
 
@@ -85,6 +85,81 @@ class Section:
         indices[end : self.stop] = spare
 
 
+@dataclass(frozen=True, eq=False)
+class Header:
+    """The first sections of an index array: counts of levels, nodes and rows.
+
+    Attributes:
+      depths: [components] levels of each component; steps, if their number is fixed.
+      counts: [operations] nodes of each operation.
+      rows: [results] real rows of each result.
+      empty: [1] the divisor `n`, where up to 1/n of a wide tile may be empty.
+      examples: [] the number of examples: the element of `rows` for the model's value.
+    """
+
+    depths: Section
+    counts: Section
+    rows: Section
+    empty: Section
+    examples: Section
+
+
+# ---- all sections --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """All sections of an index array: the place and the shape of each.
+
+    Attributes:
+      size: the length of the index array.
+      tiles: per component [levels, columns], first row and end of each of its
+        operations; a row for each step, if the number of steps is fixed.
+      summands: per component [summands], the rows of the value buffer to add up, if the
+        component is a segment sum and such sums have rows; else [0].
+      sums_of: likewise, the row of the component that each summand is added to.
+      inputs: per operation and input [region], the row of the value buffer that each
+        node reads; [summands], the rows to add up, if the input is read as sums without
+        rows; [0] if it is read in place, or the operation is of a segment sum.
+      input_sums: per operation and input [summands], the node that each summand is
+        added to, if the input is read as sums without rows; else [0].
+      owners: per result [rows], the example of each row; [0] if each example has one.
+      results: per result and tensor [rows], as `inputs`.
+      result_sums: per result and tensor, as `input_sums`.
+      consumers: per type [fan, rows], the edge rows to sum for each computed row.
+      steps: per type [levels of all components, stages, 2], for each round of sums on
+        each level the first sum and the number of tiles, which counted loops read;
+        [0, ...] without sums.
+      sums: per type [SUM_ARITY, sums], the edge rows that each sum adds up; [.., 0]
+        without sums.
+    """
+
+    header: Header
+    size: int
+    tiles: tuple[Section, ...]
+    summands: tuple[Section, ...]
+    sums_of: tuple[Section, ...]
+    inputs: tuple[tuple[Section, ...], ...]
+    input_sums: tuple[tuple[Section, ...], ...]
+    owners: tuple[Section, ...]
+    results: tuple[tuple[Section, ...], ...]
+    result_sums: tuple[tuple[Section, ...], ...]
+    consumers: tuple[Section, ...]
+    steps: tuple[Section, ...]
+    sums: tuple[Section, ...]
+
+
+def section_of(program: Operations, sections: Sections, place: Place) -> Section:
+    """Return the section of the rows that `place`, a reader of loops' values, reads."""
+    table, column = place
+    if column == SUMMANDS:
+        return sections.summands[component_of(program)[table]]
+    return (sections.inputs + sections.results)[table][column]
+
+
+# ---- layout --------------------------------------------------------------------------
+
+
 class Allocator:
     """An allocator of consecutive ranges of numbers; `next` is the first free one."""
 
@@ -101,57 +176,6 @@ class Allocator:
         return Section(self.take(math.prod(shape)), shape)
 
 
-@dataclass(frozen=True, eq=False)
-class Sections:
-    """All sections of an index array: the place and the shape of each.
-
-    Attributes:
-      depths: [components] levels of each component; steps, if their number is fixed.
-      counts: [operations] nodes of each operation.
-      rows: [results] real rows of each result.
-      empty: [1] the divisor `n`, where up to 1/n of a wide tile may be empty.
-      examples: [] the number of examples: the element of `rows` for the model's value.
-      size: the length of the index array.
-      tiles: per component [levels, columns], first row and end of each of its
-        operations; a row for each step, if the number of steps is fixed.
-      summands: per component [summands], the rows of the value buffer to add up, if the
-        component is a segment sum and such sums have rows; else [0].
-      sums_of: likewise, the row of the component that each summand is added to.
-      inputs: per operation and input [region], the row of the value buffer that each
-        node reads; [summands], the rows to add up, if it reads sums without rows; [0]
-        if it reads in place, or the operation is of a segment sum.
-      input_sums: per operation and input [summands], the node that each summand is
-        added to, if it reads sums without rows; else [0].
-      owners: per result [rows], the example of each row; [0] if each example has one.
-      results: per result and tensor [rows], as `inputs`.
-      result_sums: per result and tensor, as `input_sums`.
-      consumers: per type [fan, rows], the edge rows to sum for each computed row.
-      steps: per type [levels of all components, stages, 2], for each round of sums on
-        each level the first sum and the number of tiles, which counted loops read;
-        [0, ...] without sums.
-      sums: per type [SUM_ARITY, sums], the edge rows that each sum adds up; [.., 0]
-        without sums.
-    """
-
-    depths: Section
-    counts: Section
-    rows: Section
-    empty: Section
-    examples: Section
-    size: int
-    tiles: list[Section]
-    summands: list[Section]
-    sums_of: list[Section]
-    inputs: list[Slots]
-    input_sums: list[Slots]
-    owners: list[Section]
-    results: list[Slots]
-    result_sums: list[Slots]
-    consumers: list[Section]
-    steps: list[Section]
-    sums: list[Section]
-
-
 def allocate_sections(
     spec: Spec,
     tables: Sequence[tuple[int, int]],
@@ -160,59 +184,54 @@ def allocate_sections(
     computed: Sequence[int],
     sum_width: Sequence[int],
 ) -> Sections:
-    """Lay out the sections of an index array one behind another.
+    """Lay out the sections of an index array one behind another, given numbers of rows.
 
-    `computed` [types] counts the rows of value buffers that are not constants; other
+    `computed` [types] counts the rows of value buffers that are not constants, other
     arguments are attributes of the layout.
     """
     program, capacity, allocator = spec.program, spec.capacity, Allocator()
     section = allocator.section
     depths, counts = section(len(components(program))), section(len(program.operations))
     rows, empty = section(len(program.results)), section(1)
-    tiles, summands, sums_of, owners = (list[Section]() for _ in range(4))
-    of_inputs, of_results = list[tuple[Slots, Slots]](), list[tuple[Slots, Slots]]()
+    header = Header(depths, counts, rows, empty, rows[program.value_results[0]])
+    of_components, of_operations, of_results, of_types = (list[Any]() for _ in range(4))
     for c, table in enumerate(tables):
-        added = components(program)[c].operations
-        if not (summed_at_once(spec, c) and sums_have_rows(spec)):
-            added = ()
-        count = sum(region[o] * len(program.operations[o].inputs) for o in added)
-        tiles.append(section(*table))
-        summands.append(section(count))
-        sums_of.append(section(count))
+        count = 0
+        if summed_at_once(spec, c) and sums_have_rows(spec):
+            sums_of = components(program)[c].operations
+            count = sum(region[o] * len(program.operations[o].inputs) for o in sums_of)
+        of_components.append((section(*table), section(count), section(count)))
     for o, operation in enumerate(program.operations):
         count = 0 if summed_at_once(spec, component_of(program)[o]) else region[o]
-        of_inputs.append(_slots(allocator, spec, o, len(operation.inputs), count))
+        slots = _slots(allocator, spec, o, len(operation.inputs), count)
+        of_operations.append(slots)
     for r, result in enumerate(program.results):
-        owners.append(section(results[r] if result.kind.is_counted else 0))
+        owners = section(results[r] if result.kind.is_counted else 0)
         numbers = len(program.operations) + r, len(result.tensors)
-        of_results.append(_slots(allocator, spec, *numbers, results[r]))
-    consumers, steps, sums = (list[Section]() for _ in range(3))
+        of_results.append((owners, *_slots(allocator, spec, *numbers, results[r])))
     levels = sum(steps for steps, _ in tables)
     for t, size in enumerate(computed):
         # Without loops JAX differentiates the program, so no edges are summed here.
         fan = capacity.fans[t] if program.has_loops else 0
         count = capacity.sums[t] if program.has_loops else 0
-        consumers.append(section(fan, size))
-        steps.append(section(levels if count else 0, capacity.stages, 2))
+        consumers = section(fan, size)
+        steps = section(levels if count else 0, capacity.stages, 2)
         # The last tile of sums may run past their end.
-        sums.append(section(SUM_ARITY, count + sum_width[t] if count else 0))
+        sums = section(SUM_ARITY, count + sum_width[t] if count else 0)
+        of_types.append((consumers, steps, sums))
     return Sections(
-        *(depths, counts, rows, empty, rows[program.value_results[0]]),
+        header,
         allocator.next,
-        *(tiles, summands, sums_of),
-        *([reads for reads, _ in of_inputs], [added for _, added in of_inputs]),
-        owners,
-        *([reads for reads, _ in of_results], [added for _, added in of_results]),
-        *(consumers, steps, sums),
+        *_columns(of_components, 3),
+        *_columns(of_operations, 2),
+        *_columns(of_results, 3),
+        *_columns(of_types, 3),
     )
 
 
-def section_of(program: Operations, sections: Sections, place: Place) -> Section:
-    """Return the section of the rows that `place`, a reader of loops' values, reads."""
-    table, column = place
-    if column == SUMMANDS:
-        return sections.summands[component_of(program)[table]]
-    return (sections.inputs + sections.results)[table][column]
+def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[Any, ...]:
+    """Transpose tuples: [(1, 2), (3, 4)] -> ((1, 3), (2, 4)); `count` () of none."""
+    return tuple(zip(*rows, strict=True)) or ((),) * count
 
 
 def summed_at_once(spec: Spec, c: int) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax.numpy as jnp
 
@@ -132,22 +132,22 @@ class Layout:
       sections: the sections of the index array.
     """
 
-    region: list[int]
-    results: list[int]
-    chunk: list[int]
-    widths: list[Numbers]
+    region: Numbers
+    results: Numbers
+    chunk: Numbers
+    widths: tuple[Numbers, ...]
     component: Numbers
-    column: list[int]
-    tables: list[tuple[int, int]]
-    trips: list[Numbers]
-    value_base: list[Numbers]
+    column: Numbers
+    tables: tuple[tuple[int, int], ...]
+    trips: tuple[Numbers, ...]
+    value_base: tuple[Numbers, ...]
     value_rows: Numbers
-    together: list[Groups]
-    edges: list[Steps]
+    together: tuple[Groups, ...]
+    edges: tuple[Steps, ...]
     edges_leaving: dict[Place, int]
-    edge_sums: list[int]
-    edge_rows: list[int]
-    sum_width: list[int]
+    edge_sums: Numbers
+    edge_rows: Numbers
+    sum_width: Numbers
     sections: Sections
 
 
@@ -155,60 +155,58 @@ class Layout:
 def layout(spec: Spec) -> Layout:
     """Compute the places of rows in buffers, and of sections, from a spec."""
     program, capacity = spec.program, spec.capacity
-    divided = [_divided(spec, o) for o, _ in enumerate(program.operations)]
-    columns: Any = map(list, zip(*divided, strict=True))
-    region, chunk, widths, together = columns if divided else ([], [], [], [])
+    region, chunk, widths, together = _of_operations(spec)
     counted, examples = iter(capacity.metrics), capacity.examples
     kinds = (result.kind for result in program.results)
-    results = [next(counted) if x.is_counted else examples for x in kinds]
-    column, tables, trips = [0 for _ in program.operations], [], []
-    parts = zip(components(program), running_components(spec), strict=True)
-    for component, runs in parts:
-        for place, o in enumerate(runs.operations):
-            column[o] = 2 * place  # first row and end
-        strategy = strategy_at(spec, component.operations[0])
-        trips.append(strategy.trips(spec, component))
-        tables.append((sum(trips[-1]), 2 * len(runs.operations)))
-    base, rows = _values(spec, region)
-    computed = [x - y for x, y in zip(rows, capacity.constants, strict=True)]
+    results = tuple(next(counted) if x.is_counted else examples for x in kinds)
+    column, tables, trips = _tables(spec)
+    base, ends = _values(spec, region)
+    computed = [x - y for x, y in zip(ends, capacity.constants, strict=True)]
     # Every round of fixed steps runs the tiles of all sums, so few tiles are best.
     is_fixed = strategy_of(spec).fixed
     sizes = (t.size * t.dtype.itemsize * (SUM_ARITY + 1) for t in program.types)
-    sums = [
+    sums = tuple(
         even_parts(rows, size, MEMORY)[1] if is_fixed else SUM_WIDTH
         for rows, size in zip(capacity.sums, sizes, strict=True)
-    ]
+    )
     sections = allocate_sections(spec, tables, region, results, computed, sums)
     edges = _edges(spec, region, base, together, sums, sections)
     of_rows = region, results, chunk, widths, component_of(program), column
-    of_values = tables, trips, base, rows, together
+    of_values = tables, trips, base, ends, together
     return Layout(*of_rows, *of_values, *edges, sums, sections)
 
 
-def _divided(spec: Spec, o: int) -> tuple[int, int, Numbers, Groups]:
-    """Return `region`, `chunk`, `widths` and `together` of operation `o`."""
-    program, operation = spec.program, spec.program.operations[o]
-    strategy, rows = strategy_at(spec, o), spec.capacity.rows[o]
-    part = components(program)[component_of(program)[o]]
-    chunk = strategy.chunk(program, operation, rows)
-    widths = strategy.widths(spec, o, part)
-    # The last tile of a level may run past its end. Tiles of the one level of fixed
-    # steps, or outside of loops, begin at multiples of their width.
-    is_even = o in program.applied or (strategy.fixed and not part.recurrent)
-    unit = widths[0] or 1
-    reached = -(-rows // unit) * unit if is_even else rows + max(widths)
-    # Room for all tiles, and a multiple of the chunk.
-    region = max(reached, -(-rows // chunk) * chunk) if rows else 0
-    # With fixed steps each read or write is a kernel, so inputs of one type are read at
-    # once. On a CPU that would copy their cotangents.
-    kinds = operation.inputs if strategy.fixed else range(len(operation.inputs))
-    groups: dict[int, Numbers] = {}
-    for a, kind in enumerate(kinds):
-        groups[kind] = *groups.get(kind, ()), a
-    return region, chunk, widths, tuple(groups.values())
+def _of_operations(
+    spec: Spec,
+) -> tuple[Numbers, Numbers, tuple[Numbers, ...], tuple[Groups, ...]]:
+    """Return `Layout.region`, `Layout.chunk`, `Layout.widths` and `Layout.together`."""
+    program, parts = spec.program, components(spec.program)
+    region, chunks, widths, together = [], [], [], []
+    for o, operation in enumerate(program.operations):
+        strategy, rows = strategy_at(spec, o), spec.capacity.rows[o]
+        part = parts[component_of(program)[o]]
+        chunk = strategy.chunk(program, operation, rows)
+        of_tiles = strategy.widths(spec, o, part)
+        # The last tile of a level may run past its end. Tiles of the one level of fixed
+        # steps, or outside of loops, begin at multiples of their width.
+        is_even = o in program.applied or (strategy.fixed and not part.recurrent)
+        unit = of_tiles[0] or 1
+        reached = -(-rows // unit) * unit if is_even else rows + max(of_tiles)
+        # Room for all tiles, and a multiple of the chunk.
+        region.append(max(reached, -(-rows // chunk) * chunk) if rows else 0)
+        chunks.append(chunk)
+        widths.append(of_tiles)
+        # With fixed steps each read or write is a kernel, so inputs of one type are
+        # read at once. On a CPU that would copy their cotangents.
+        kinds = operation.inputs if strategy.fixed else range(len(operation.inputs))
+        groups: dict[int, Numbers] = {}
+        for a, kind in enumerate(kinds):
+            groups[kind] = *groups.get(kind, ()), a
+        together.append(tuple(groups.values()))
+    return tuple(region), tuple(chunks), tuple(widths), tuple(together)
 
 
-def _values(spec: Spec, region: list[int]) -> tuple[list[Numbers], Numbers]:
+def _values(spec: Spec, region: Numbers) -> tuple[tuple[Numbers, ...], Numbers]:
     """Return `Layout.value_base` and `Layout.value_rows`, given `Layout.region`."""
     allocators = [Allocator() for _ in spec.program.types]
     # Constants first, so that a row's number alone tells whether it has a cotangent.
@@ -223,7 +221,7 @@ def _values(spec: Spec, region: list[int]) -> tuple[list[Numbers], Numbers]:
             ends = ends or tuple(allocator.next for allocator in allocators)
         outputs = spec.program.operations[o].outputs
         base[o] = tuple(allocators[t].take(region[o]) for t in outputs)
-    return base, ends or tuple(allocator.next for allocator in allocators)
+    return tuple(base), ends or tuple(allocator.next for allocator in allocators)
 
 
 @memoized
@@ -239,15 +237,17 @@ def in_buffers(program: Operations) -> frozenset[int]:
 
 def _edges(
     spec: Spec,
-    region: Sequence[int],
+    region: Numbers,
     values: Sequence[Numbers],
     together: Sequence[Groups],
-    sum_width: Sequence[int],
+    sum_width: Numbers,
     sections: Sections,
-) -> tuple[list[Steps], dict[Place, int], list[int], list[int]]:
-    """Return `edges`, `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`.
+) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
+    """Allocate edge rows for inputs in loops, readers of loops' outputs, and sums.
 
-    Arguments have the names of its attributes too, but `values` is `value_base`.
+    Each use of a value has a row for its cotangent in the edge buffers. Return `edges`,
+    `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`. Arguments have the names
+    of its attributes too, but `values` is `value_base`.
     """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
@@ -274,13 +274,29 @@ def _edges(
                     steps[a] = base + number, len(group)
         return tuple(steps)
 
-    of_rows = list(itertools.starmap(of_inputs, enumerate(region)))
+    of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
     leaving = {}
     for place in phases(program).leaving:
         (rows,) = section_of(program, sections, place).shape
         leaving[place] = take(type_at(program, place), rows)
-    pairs = enumerate(zip(spec.capacity.sums, sum_width, strict=True))
-    sums = [take(t, rows + width if rows else 0) for t, (rows, width) in pairs]
+    counts = enumerate(spec.capacity.sums)
+    sums = tuple(take(t, rows + sum_width[t] if rows else 0) for t, rows in counts)
     # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
-    ends = [allocator.take(1) + 1 for allocator in allocators]
+    ends = tuple(allocator.take(1) + 1 for allocator in allocators)
     return of_rows, leaving, sums, ends
+
+
+def _tables(
+    spec: Spec,
+) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
+    """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
+    column = [0 for _ in spec.program.operations]
+    tables, trips = [], []
+    pairs = zip(components(spec.program), running_components(spec), strict=True)
+    for component, runs in pairs:
+        for place, o in enumerate(runs.operations):
+            column[o] = 2 * place  # first row and end
+        strategy = strategy_at(spec, component.operations[0])
+        trips.append(strategy.trips(spec, component))
+        tables.append((sum(trips[-1]), 2 * len(runs.operations)))
+    return tuple(column), tuple(tables), tuple(trips)

@@ -179,7 +179,7 @@ def check_header(r: Reading) -> None:
     assert r.schedule.depth == sum(r.depths)
     assert r.schedule.counts.tolist() == [len(x) for x in r.levels]
     assert int(r.schedule.counts.sum()) == r.graph.nodes
-    assert part(r, sections.examples) == examples
+    assert part(r, sections.header.examples) == examples
     assert r.schedule.mask.tolist() == [True] * examples + [False] * spare
     sizes = layout(r.schedule.spec).results
     assert sizes == (r.capacity.examples, *r.capacity.metrics)
@@ -188,7 +188,7 @@ def check_header(r: Reading) -> None:
             found = part(r, sections.results[n][j]).tolist()
             rows = r.result(n, j).tolist()
             assert found == rows + (rows or [0])[-1:] * (sizes[n] - len(rows))
-    counts = part(r, sections.rows).tolist()
+    counts = part(r, sections.header.rows).tolist()
     assert counts == list(map(len, r.graph.results))
     for n in r.program.observed:
         example, count = owners(r.graph.results[n]), counts[n]
