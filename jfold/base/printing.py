@@ -60,7 +60,8 @@ def in_call(name: str, *parts: object, **options: object) -> Iterator[str | Prin
 
     Of options, those that are `None` or `False` are left out.
     """
-    given = [(f'{key}=', x) for key, x in options.items() if x not in (None, False)]
+    named = ((f'{key}=', x) for key, x in options.items())
+    given = [(label, x) for label, x in named if x is not None and x is not False]
     shown = [
         (label, value if hasattr(value, '_pieces') else repr(value))
         for label, value in [*(('', x) for x in parts), *given]
