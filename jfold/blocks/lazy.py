@@ -277,18 +277,17 @@ class Value(Operand):
 
         Arguments are plain Python values; raise TypeError if one is a `Value`.
         """
-        static = tuple(map(_as_key, arguments))
-        call = static, tuple((k, _as_key(options[k])) for k in sorted(options))
-        try:  # as text, 1 and 1.0 differ, and zeros of two signs
+        try:
+            static = tuple(map(_as_key, arguments))
+            call = static, tuple((k, _as_key(options[k])) for k in sorted(options))
+            # As text, 1 and 1.0 differ, and zeros of two signs.
             block = _attribute(name, *call, repr(call) if static or options else '')
-        except TypeError:  # which cannot be hashed
-            block = None
-        if block is None or any(isinstance(x, Operand) for x in static):
+        except TypeError:
             raise TypeError(
                 f'{self!r}: expected numbers as arguments of `.{name}`, got '
                 f'{short_repr((*arguments, *options.values()))}; write '
                 f'`jf.Function(lambda x, y: x.{name}(y))` outside and call it'
-            )
+            ) from None
         return self.recording.call(block, (self,))
 
     def _refused(self, *_: object) -> NoReturn:
@@ -309,9 +308,14 @@ class Value(Operand):
 
 
 def _as_key(x: Any) -> Any:
-    """Return an argument as a key: a list as a tuple, one NaN for all."""
-    if isinstance(x, list):
-        return tuple(x)
+    """Return an argument as a key: a list as a tuple, one NaN for all.
+
+    Raise TypeError for a `Value`.
+    """
+    if isinstance(x, list | tuple):
+        return tuple(map(_as_key, x))
+    if isinstance(x, Operand):
+        raise TypeError('expected no value')
     return math.nan if type(x) is float and math.isnan(x) else x
 
 

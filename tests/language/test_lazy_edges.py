@@ -207,6 +207,14 @@ REFUSED: dict[str, tuple[Any, Any]] = {
         lambda x: jf.float32(x).clip(0.0, jf.float32(x)),
         1.0,
     ),
+    r'expected numbers as arguments of `\.sum`': (
+        lambda x: jf.tensor(x).sum(axis=jf.tensor(x)),
+        np.ones(3),
+    ),
+    r'expected numbers as arguments of `\.reshape`': (
+        lambda x: jf.tensor(x).reshape([jf.tensor(x), 1]),
+        np.ones(3),
+    ),
 }
 
 
