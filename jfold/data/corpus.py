@@ -93,7 +93,12 @@ class Corpus(Displayed):
     @property
     def nbytes(self) -> int:
         """The number of bytes of all arrays, constants of examples included."""
-        return sum(x.nbytes for x in self._arrays.values())
+        arrays = [self.source, self.demands.added, self.demands.highest]
+        # Graph by graph: to join those of several files would read them into memory.
+        for graph in graphs_in(self.graph):
+            for table in graph.tables:
+                arrays += table.first[1:], *table.columns  # the zero tells nothing
+        return sum(x.nbytes for x in arrays)
 
     @property
     def _arrays(self) -> dict[str, Array]:

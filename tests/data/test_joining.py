@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from tree_corpora import TREES, assert_equal, assert_same, trees
 
 import jfold as jf
+from jfold.data import corpus as corpora
 from jfold.data import tracer as tracing
 from jfold.data.fingerprint import fingerprint
 
@@ -128,7 +129,9 @@ def test_a_pickled_corpus_is_of_no_model() -> None:
 # ---- in several files ----------------------------------------------------------------
 
 
-def test_what_lies_in_files_is_not_loaded(tmp_path: Path) -> None:
+def test_what_lies_in_files_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only what is in memory already is put together."""
     model = trees()
     for number in range(3):
@@ -137,6 +140,9 @@ def test_what_lies_in_files_is_not_loaded(tmp_path: Path) -> None:
     parts = jf.Corpus.load(tmp_path, model)
     assert len(parts) == 3 * len(TREES)
     assert len(parts.graph.graphs) == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(corpora, 'joined_graph', None)
+        assert 'MB' in repr(parts)
     more = model.join([parts, model.tracer()(TREES), model.trace(TREES)])
     assert [x.examples for x in more.graph.graphs] == [5, 5, 5, 10]
     batches = model.batches(more, 8, shuffle=0)

@@ -12,10 +12,13 @@ from expressions import expressions
 from hypothesis import HealthCheck, given, settings
 
 import jfold as jf
+from jfold import lower
 from jfold.language import partial
 from jfold.language.inference import infer
 from jfold.language.partial import all_types, partial_types
 from jfold.language.typed import TypedUse
+
+assert lower.FAMILIES  # their import has registered the rules of blocks
 
 
 def uses(root: TypedUse) -> list[TypedUse]:
