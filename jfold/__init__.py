@@ -91,6 +91,7 @@ __all__ = [
 ]
 __all__ += blocks.__all__
 __all__.remove('Reference')  # which declarations make
+del Reference  # noqa: F821
 
 
 # Names that run expressions, or import Flax, are imported on first use: a program that

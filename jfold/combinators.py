@@ -131,8 +131,8 @@ class Block(Memoized, Displayed):
         """Iterate over the pieces of the block's text: strings, and inner blocks."""
         if type(self).__repr__ is not Block.__repr__:
             return iter([repr(self)])
-        fields = (getattr(self, x.name) for x in dataclasses.fields(self))  # type: ignore[arg-type]
-        return in_call(type(self).__name__, *fields)
+        names = getattr(self, '__dataclass_fields__', ())  # none, if not decorated
+        return in_call(type(self).__name__, *(getattr(self, x) for x in names))
 
     @api_boundary
     def __rshift__(self, other: Convertible) -> Pipe:

@@ -299,6 +299,7 @@ class _OfItems(Nested):
         yield from ('[', self.item, self._end)
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class SequenceType(_OfItems):
     """A finite sequence of values of one type; each example has its own length.
 
@@ -307,6 +308,7 @@ class SequenceType(_OfItems):
     """
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class BroadcastType(_OfItems):
     """An infinite repetition of one value; it equals no `SequenceType`."""
 

@@ -155,18 +155,22 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Return a jaxpr that runs equal additions, transposes and the like once."""
-    # The operands are stored, too: while they live, nothing else has their identity.
-    first: dict[Any, tuple[Arrays, jax.Array]] = {}
 
-    def once(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
-        pairs = zip(equation.invars, operands, strict=True)
-        read = (str(v) if isinstance(v, core.Literal) else id(x) for v, x in pairs)
-        key = equation.primitive, str(equation.params), *read
-        if key not in first:
-            first[key] = operands, apply(equation, operands)
-        return first[key][1]
+    def first_alone(*leaves: jax.Array) -> Arrays:
+        # The operands are stored, too: while they live, nothing else has their ids.
+        first: dict[Any, tuple[Arrays, jax.Array]] = {}
 
-    return rewritten(closed, dict.fromkeys(_SIZELESS, once))
+        def once(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
+            pairs = zip(equation.invars, operands, strict=True)
+            read = (str(v) if isinstance(v, core.Literal) else id(x) for v, x in pairs)
+            key = equation.primitive, str(equation.params), *read
+            if key not in first:
+                first[key] = operands, apply(equation, operands)
+            return first[key][1]
+
+        return evaluate(closed, leaves, dict.fromkeys(_SIZELESS, once))
+
+    return jax.make_jaxpr(first_alone)(*map(spec, open_jaxpr(closed)[0].invars))
 
 
 # ---- dependence ----------------------------------------------------------------------

@@ -7,6 +7,7 @@ A piece is a string, or a block or type, whose own pieces stand in its place.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
@@ -47,7 +48,7 @@ def short_text(block: Printed, limit: int = 60) -> str:
 
 
 def enclosed(begin: str, parts: Iterable[tuple[str, T]], end: str) -> Iterator[T | str]:
-    """Iterate over the pieces of `{x: a, y: b}`, for parts `('x: ', a)` and so on."""
+    """Iterate over the pieces of `{x: a, y: b}`, given `('x: ', a)`, `('y: ', b)`."""
     yield begin
     for number, (label, part) in enumerate(parts):
         yield f'{", " if number else ""}{label}'
@@ -61,11 +62,9 @@ def in_call(name: str, *parts: object, **options: object) -> Iterator[str | Prin
     Of options, those that are `None` or `False` are left out.
     """
     named = ((f'{key}=', x) for key, x in options.items())
-    given = [(label, x) for label, x in named if x is not None and x is not False]
-    shown = [
-        (label, value if hasattr(value, '_pieces') else repr(value))
-        for label, value in [*(('', x) for x in parts), *given]
-    ]
+    given = ((label, x) for label, x in named if x is not None and x is not False)
+    every = itertools.chain((('', x) for x in parts), given)
+    shown = ((k, x if hasattr(x, '_pieces') else repr(x)) for k, x in every)
     return enclosed(f'{name}(', shown, ')')
 
 

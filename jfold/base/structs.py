@@ -72,8 +72,9 @@ class Form:
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
         """Iterate over the pieces of `(a, b)`; `shown` has the texts of the parts."""
-        parts = [('', part) for part in shown]
-        return enclosed('(', parts, ',)' if len(parts) == 1 else ')')
+        parts = [*shown]
+        pairs = (('', part) for part in parts)
+        return enclosed('(', pairs, ',)' if len(parts) == 1 else ')')
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class StructForm(Form):
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
         """Iterate over the pieces of `Name(k=a)`; `shown` has the texts of parts."""
         is_call = bool(self.name) and all(isinstance(x, str) for x in self.keys)
-        labels = [f'{key}=' if is_call else f'{key!r}: ' for key in self.keys]
+        labels = (f'{key}=' if is_call else f'{key!r}: ' for key in self.keys)
         begin, end = '()' if is_call else '{}'
         return enclosed(f'{self.name}{begin}', zip(labels, shown, strict=True), end)
 

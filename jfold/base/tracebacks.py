@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import linecache
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,12 +123,17 @@ def _is_hidden(frame: types.FrameType, after_hidden: bool) -> bool:
 
 # ---- lines of the user's -------------------------------------------------------------
 
+STDLIB = sysconfig.get_path('stdlib')
 SHOWN = 10, 20  # the first and the last frames of a long traceback
 
 
 def is_of_user(frame: types.FrameType) -> bool:
     """Return whether a frame is not of jfold, JAX, Flax, NumPy or Python itself."""
-    return not _is_hidden(frame, True)
+    package = str(frame.f_globals.get('__name__')).partition('.')[0]
+    file = frame.f_code.co_filename
+    if package in (*PACKAGES, 'numpy') or file.startswith('<frozen'):
+        return False
+    return not file.startswith(STDLIB) or 'site-packages' in file
 
 
 def line_text(code: types.CodeType, line: int) -> str:

@@ -159,9 +159,9 @@ def _badness(arrays: Sequence[Array], rows: int) -> Array:
     result = np.zeros(rows, int)
     for x in arrays:
         if is_inexact(x):
-            worst = 2 * np.isnan(x) + np.isinf(x)
-            worst = worst.max(axis=tuple(range(1, x.ndim)), initial=0)
-            result = np.maximum(result, worst)
+            axes = tuple(range(1, x.ndim))
+            has_nan, is_finite = np.isnan(x).any(axes), np.isfinite(x).all(axes)
+            result = np.maximum(result, np.where(has_nan, 2, ~is_finite))
     return result
 
 

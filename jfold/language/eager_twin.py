@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.base.arrays import strong
-from jfold.base.errors import BadItem
+from jfold.base.errors import MASKED, BadItem, has_masked, short_repr
 from jfold.base.memo import memoized
 from jfold.language.inference import infer
 from jfold.language.layer_names import arguments_of
@@ -30,7 +31,7 @@ from jfold.language.walk import (
     plain,
     tensor_leaves,
 )
-from jfold.tracing.convert import to_array, to_bounded
+from jfold.tracing.convert import to_array
 from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -111,29 +112,51 @@ class Arrays:
     keys: Keys | None = None
     drawn: Counter[str] = field(default_factory=Counter)
 
-    @staticmethod
     def tensor(
-        node: TypedUse, x: Located, type_: TensorType, below: int | None
+        self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> Array:
-        """Return `x` as an array [*shape]; raise `Misfit` if it has another type."""
+        """Convert `x` to a `type_` array, at most rounding floats, or raise `Misfit`.
+
+        Overflow is refused, as are values not in `[0, below)` unless `below` is `None`.
+        """
+        if has_masked([x.value], len(type_.shape)):
+            raise misfit(
+                node, f'expected {type_}, got {short_repr(x.value)}, {MASKED}', x
+            )
+        # What NumPy converts without change is returned; all else is refused below.
         try:
-            return to_bounded([x.value], type_, below)[0, ...]
+            array = np.asarray(x.value)
+        except Exception:  # the object is ragged, or its `__array__` raises
+            array = np.empty(0, object)
+        if array.shape == type_.shape and array.dtype.kind in 'biufcV':
+            with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
+                converted = array.astype(type_.dtype)
+            if below is not None and not all(
+                0 <= number < below for number in array.flat
+            ):
+                text = f'ints from 0 to {below - 1}, as `below={below}` says'
+                raise misfit(node, f'expected {text}, got {short_repr(x.value)}', x)
+            if _is_exact(array, converted):
+                return converted
+        try:  # the engine's conversion has the detailed errors
+            to_array([x.value], type_)
         except BadItem as error:
             raise misfit(node, str(error), x, error.hint) from error.__cause__
-
-    @staticmethod
-    def length(node: TypedUse, n: int, type_: TensorType) -> Array:
-        """Return `n` as an array []; raise `Misfit` if `type_` cannot hold it."""
-        try:
-            return to_array([n], type_)[0, ...]
-        except BadItem:
-            name = type_.dtype.name
-            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
-            raise misfit(node, text) from None
+        raise misfit(node, f'expected {type_}, got {short_repr(x.value)}', x)
 
     def constant(self, node: TypedUse, value: Array) -> Array:
         """Return the constant `value`, which is an array already."""
         return value
+
+    def length(self, node: TypedUse, n: int, type_: TensorType) -> Array:
+        """Return length `n` as an array []; raise `Misfit` if `type_` is too narrow."""
+        length = np.asarray(n)
+        converted = length.astype(type_.dtype)
+        if not _is_exact(length, converted):
+            name = type_.dtype.name
+            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
+            raise misfit(node, text)
+        return converted
 
     def call(self, node: TypedUse, x: object) -> Any:
         """Apply the layer of `node` to input `x`; return arrays in nested tuples."""
@@ -168,3 +191,14 @@ class Arrays:
     def observe(self, node: TypedUse, name: str, x: object) -> None:
         """Append `x` to metric `name`, with dicts and structs in place of tuples."""
         self.metrics[name].append(with_structs(node.input, plain(x)))
+
+
+def _is_exact(before: Array, after: Array) -> bool:
+    """Return whether a dtype conversion kept all numbers, up to rounding of floats."""
+    kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (before, after)]
+    if all(kinds):
+        complex_lost = before.dtype.kind == 'c' and after.dtype.kind != 'c'
+        overflow = np.isfinite(before) & ~np.isfinite(after)
+        return not (complex_lost or overflow.any())
+    # Python compares ints and floats exactly, NumPy after rounding.
+    return bool(before.tolist() == after.tolist())

@@ -37,7 +37,7 @@ class RecordType(TupleType):
         return RecordType(parts, self.names)
 
     def _pieces(self) -> Iterator[str | Printed]:
-        labels = [f'{"|".join(sorted(x))}: ' if x else '' for x in self.names]
+        labels = (f'{"|".join(sorted(x))}: ' if x else '' for x in self.names)
         parts = zip(labels, self.items, strict=True)
         return enclosed('(', parts, ',)' if len(self.items) == 1 else ')')
 

@@ -171,19 +171,25 @@ class Recorded:
           Exception: whatever a function raises, with a note of the example.
         """
         waiting = list(enumerate(examples))
-        postponed: set[int] = set()
-        for again, (number, example) in itertools.product((False, True), waiting):
-            version = self.registry.version
+        # Lists that are empty here may have items in later examples.
+        postponed: list[tuple[int, Any]] = []
+        for number, example in waiting:
             try:
                 self._learn(number, example)
-            except Exception as error:
-                # Lists that are empty here may have items in later examples.
-                if isinstance(error, EmptyList) and not again:
-                    postponed.add(number)
-                elif not skip_errors:
+            except EmptyList:
+                postponed.append((number, example))
+            except Exception:
+                if not skip_errors:
                     raise
-            is_new = self.registry.version != version
-            if is_new and again and number not in postponed:
+        skipping = contextlib.suppress(*[Exception] * skip_errors)
+        for number, example in postponed:
+            with skipping:
+                self._learn(number, example)
+        version = self.registry.version
+        for number, example in waiting:
+            with skipping:
+                self._learn(number, example)
+            if self.registry.version != version:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
                     'blocks each time, got one that calls new ones when it runs on '

@@ -90,6 +90,23 @@ def test_agrees_with_exact_numbers(values: list[Any], dtype: str) -> None:
         assert all(map(agree, got, wanted))
 
 
+# Types of 64 bits are for x64 alone; converting does not depend on it.
+NARROW = [x for x in (*INTS, *FLOATS, 'bool') if np.dtype(x).itemsize < 8]
+
+
+@given(st.lists(SCALARS, min_size=1, max_size=5), st.sampled_from(NARROW))
+@settings(max_examples=150)
+def test_the_eager_twin_agrees(values: list[Any], dtype: str) -> None:
+    block = jf.Scalar(dtype)
+    for value in values:
+        got = converted([value], dtype)
+        if isinstance(got, BadItem):
+            with pytest.raises(jf.InputError, match='expected'):
+                block.eval(value)
+        else:
+            assert agree(block.eval(value).tolist(), got[0])
+
+
 @given(
     st.lists(st.lists(st.integers(-9, 9), min_size=3, max_size=3), max_size=4),
     st.sampled_from([list, tuple, np.array, jnp.array]),
