@@ -222,8 +222,12 @@ def number_values(
 ) -> tuple[list[Array], list[Array]]:
     """Number values from 0, per example and type; return first numbers and counts.
 
-    They are arrays [examples], for each part of `value_parts`, and for each type.
-    `tables` are those of constants, then those of operations.
+    Args:
+      tables: the tables of constants, then those of operations.
+
+    Returns:
+      The first number in each part of `value_parts` (the constants of a type, or an
+      output), and the number of values of each type: lists of arrays [examples].
     """
     zero = np.zeros(examples, np.int64)
     counts = [zero + count if count else zero for count in shared_counts(program)]

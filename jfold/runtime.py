@@ -69,8 +69,12 @@ def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Resul
 
     Rows are in the order of shards. Spare (padding) rows repeat a real one; in results
     with any number of rows they are zero. Results are differentiable with respect to
-    `params`; the schedule is data. Layers that the program does not use are ignored.
-    Without `draws`, the seeds of random keys, no layer draws.
+    `params`; the schedule is data.
+
+    Args:
+      params: parameters by layer name; layers that the program does not use are
+        ignored.
+      draws: the seeds of random keys; `None` if no layer draws.
 
     Raises:
       KeyError: `params` lacks a layer.
@@ -87,7 +91,11 @@ def run(params: Params, schedule: Schedule, draws: Draws | None = None) -> Resul
 def _run_shard(
     shards: Shards | None, schedule: Schedule, used: Params, draws: Draws | None
 ) -> Results:
-    """Run one shard on the layers `used`; return tensors [rows, ...] by result."""
+    """Run one shard of a schedule; return the tensors of each result, each [rows, ...].
+
+    Args:
+      used: parameters by name, of the layers that the program uses.
+    """
     schedule = with_keys(schedule, draws, shards)
     # Gradients flow to parameters alone, not into the data.
     indices, constants = jax.tree.map(
@@ -159,7 +167,9 @@ def _counts(schedule: Schedule) -> Array:
 def _one_after_another(x: Array, counts: Array) -> Array:
     """Concatenate the first `counts[i]` rows of each part i of `x`, with zeros behind.
 
-    The parts of `x` [parts * rows, ...] follow one another; `counts` is [parts] int32.
+    Args:
+      x: [parts * rows, ...], the parts one after another.
+      counts: [parts] int32, the number of real rows, the first ones, of each part.
     """
     rows, ends = jnp.arange(len(x)), jnp.cumsum(counts)
     part = jnp.searchsorted(ends, rows, side='right').clip(max=len(counts) - 1)
@@ -189,8 +199,10 @@ def _pull(
 ) -> MaybeZeros:
     """Run the reverse pass; return cotangents of the flat arguments, `None` for zeros.
 
-    The index array and the constants have none. `cotangents` are of the tensors of all
-    results, each [rows, *shape], or `None`.
+    Args:
+      arguments: weights, outputs computed before the loops, index array and constants;
+        the last two have no cotangents.
+      cotangents: of the tensors of all results, each [rows, *shape], or `None`.
     """
     weights, _, indices, constants = arguments
     pullbacks = execution.pullbacks([x is not None for x in cotangents])
@@ -204,7 +216,10 @@ def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> N
     """Raise TypeError if a weight has a tangent that the reverse pass would drop.
 
     A function without trained parameters that closes over a value differentiated
-    outside has such a tangent. By operation `tangents` are [*shape], or `None`.
+    outside has such a tangent.
+
+    Args:
+      tangents: by operation, of its weights, each [*shape], or `None` for zero.
     """
     for o, of_weights in tangents.items():
         if any(x is not None for x in of_weights) and not execution.is_trained(o):

@@ -55,7 +55,10 @@ def _differing(program: Program, reference: weakref.ref[Operations]) -> tuple[st
 def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
     """Return a graph traced for an equal program, with this program's value numbers.
 
-    That program has these `numbers_of`. Empty tables of constants get new shapes.
+    Its empty tables of constants get this program's shapes.
+
+    Args:
+      numbers: what `numbers_of` returns for the program that it was traced for.
 
     Raises:
       ValueError: a number refers to no value of its example; or one constant of the old
@@ -80,7 +83,10 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
 
 
 def _renumbered(graph: Graph, old: Numbers, new: Numbers) -> Graph:
-    """Return a graph, whose constants are the new program's, with its value numbers."""
+    """Return a graph, whose constants are the new program's, with its value numbers.
+
+    Raises ValueError, see `fit_graph`.
+    """
     moves = _moves(graph, old, new)
 
     def renumbered(table: Table, types: Sequence[int], now: Sequence[int]) -> Table:
@@ -105,7 +111,10 @@ def _renumbered(graph: Graph, old: Numbers, new: Numbers) -> Graph:
 
 
 def _new_numbers(values: Array, example: Array, moves: Sequence[Move]) -> Array:
-    """Return the numbers [n] that values [n] of these examples [n] have after moves."""
+    """Return the numbers [n] that values [n] of these examples [n] have after moves.
+
+    Raises ValueError if a number refers to no value of its example.
+    """
     result = np.full(len(values), -1, values.dtype)
     for move in moves:
         begin, end, now = (x[example] for x in move)
@@ -179,7 +188,10 @@ class Traced(Memoized):
 
 @memoized
 def graph_in(traced: Traced, program: Program) -> Graph:
-    """Return the graph of traced examples, checked unless this process traced them."""
+    """Return the graph of traced examples, checked unless this process traced them.
+
+    Raises ValueError if it does not fit the program.
+    """
     graph = fit_graph(program, traced.graph, numbers_of(program))
     return graph if traced.is_own else checked(program, replace(graph, fits=False))
 

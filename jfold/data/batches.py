@@ -108,7 +108,10 @@ def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
 
 
 def _read_chunks(settings: Settings, position: int) -> Iterator[_Chunk]:
-    """Yield the examples of a stream, batch by batch, from a position on."""
+    """Yield the examples of a stream, batch by batch, from a position on.
+
+    Raises ValueError if the stream ends before the position.
+    """
     total, shards = settings.batch_size, settings.shards
     iterator = iter(settings.source)
     # The rows that belong to this process's shards.
@@ -204,7 +207,10 @@ def _steps(settings: Settings, cursor: Progress) -> Iterator[_Step]:
 
 
 def _build_batch(settings: Settings, chunk: _Chunk) -> tuple[Batch | None, _Skipped]:
-    """Return a chunk's batch, `None` if no example fits, and the examples left out."""
+    """Return a chunk's batch, `None` if no example fits, and the examples left out.
+
+    Raises InputError if an example does not fit, and `skip_errors` is false.
+    """
     places, items, skipped = chunk.places, chunk.items, _Skipped()
     while len(items):
         try:

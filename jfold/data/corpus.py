@@ -378,7 +378,10 @@ def write(
 
 
 def adopt_corpus(scheduler: Scheduler, corpus: Corpus | Traced) -> Corpus:
-    """Return a corpus for `scheduler`, made from what an equal model traced."""
+    """Return a corpus for `scheduler`, made from a corpus for an equal expression.
+
+    Raises ValueError if the expressions differ in structure.
+    """
     if not isinstance(corpus, Traced) and corpus.scheduler is scheduler:
         return corpus
     program = scheduler.program
@@ -406,7 +409,8 @@ def _refuse(where: str, unlike: Sequence[str]) -> None:
 def _with_demands(corpus: Corpus, numbers: Mapping[str, Any]) -> Corpus:
     """Return a corpus whose `demands` fit its program, computed anew if they do not.
 
-    They were computed for the program with these `numbers_of`.
+    Args:
+      numbers: the result of `numbers_of` for the program of `corpus.demands`.
     """
     program, graph = corpus.program, corpus.graph
     # The present program may have other numbers of values, or no loops.

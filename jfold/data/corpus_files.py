@@ -43,7 +43,8 @@ def graph_of_arrays(
 ) -> tuple[Graph, Demands]:
     """Return the graph, labels included, and the demands read from `arrays`.
 
-    The program that the examples were traced for had `types` types.
+    Args:
+      types: how many types the program had that the examples were traced for.
     """
     columns = [1 for _ in range(types)]
     columns += [1 + len(operation.inputs) for operation in program.operations]
@@ -136,10 +137,11 @@ class Parts:
         """Return one graph of the examples with these indices [n], in that order."""
         part = np.searchsorted(self.first, examples, side='right') - 1
         order = part.argsort(kind='stable')  # so each file is read once
-        picked = [
-            self.graphs[number].pick(examples[part == number] - self.first[number])
-            for number in np.unique(part).tolist()
-        ]
+        picked, ends = [], np.searchsorted(part[order], np.arange(len(self.first)))
+        for number, (a, b) in enumerate(itertools.pairwise(ends.tolist())):
+            if a < b:
+                places = examples[order[a:b]] - self.first[number]
+                picked.append(self.graphs[number].pick(places))
         if not picked:
             return self.graphs[0].pick(examples)
         return concatenate(picked).pick(order.argsort())  # undoes the sort by file

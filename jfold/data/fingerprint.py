@@ -223,8 +223,10 @@ def contents(*values: object, code: bool = True) -> str:
     """Return one hash, 16 hexadecimal digits, of values and all values inside them.
 
     The contents of a function or object are hashed where it first occurs; those of a
-    list or other plain container wherever it occurs, except inside itself. Without
-    `code` those of functions' code are left out.
+    list or other plain container wherever it occurs, except inside itself.
+
+    Args:
+      code: whether the hash covers the code of functions.
     """
     state = hashlib.sha256()
     known: dict[int, object] = {}

@@ -20,7 +20,9 @@ def progress_bar(
 ) -> Iterator[Callable[[int], object]]:
     """Show a progress bar after `BAR_DELAY` seconds; yield a function to advance it.
 
-    It shows on a terminal or in a notebook, and counts to `total`, if that is known.
+    Args:
+      total: the number of examples; `None` if it is not known.
+      progress: whether to show the bar, on a terminal or in a notebook.
     """
     if not progress:  # a bar that shows nothing takes 2 % of tracing a small batch
         yield lambda count: None

@@ -209,7 +209,11 @@ def epoch_samplers(settings: Settings, epochs: int) -> Iterator[BatchSampler]:
 
 
 def key_words(shuffle: Shuffle) -> tuple[int, ...]:
-    """Return the 32-bit words of a key or a seed, which is checked; () for `None`."""
+    """Return the 32-bit words of a key or a seed; () for `None`.
+
+    Raises:
+      TypeError: `shuffle` is none of these; ValueError: a seed is out of range.
+    """
     if shuffle is None:
         return ()
     if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):

@@ -121,8 +121,9 @@ class Scheduler:
     ) -> Schedule:
         """Return the schedule of selected examples, which `deal` assigns to shards.
 
-        The work began at `begin`, by default now. If processes with other shards are at
-        the ends of a `channel`, all make this call.
+        Args:
+          begin: when the work began; `None` for now.
+          channel: the channel to the processes with other shards; all make this call.
 
         Raises:
           ProgramBudgetError: the budget has no room; then nothing has changed.
@@ -148,14 +149,18 @@ class Scheduler:
     ) -> tuple[Schedule, ShardAssignment]:
         """Return the schedule of a batch shared by processes, and the shard assignment.
 
-        All processes with devices of the mesh call this together. If tracing fails
-        here, the error is also sent to the others.
+        All processes with devices of the mesh call this together. This one's examples
+        are assigned to its shards. If tracing fails here, the error is also sent to the
+        others.
 
         Args:
           examples: the part of this process, for its shards in order.
           size: rows of the results of all parts; by default as many in each shard as
             the largest part needs.
-          channel, begin: see `schedule`, whose errors it raises, and those of `select`.
+          channel, begin: see `schedule`.
+
+        Raises:
+          Those of `schedule`, `select` and `rows_of_shard`.
         """
         count = len(shards.own)
         try:
@@ -176,8 +181,12 @@ class Scheduler:
     ) -> list[Schedule]:
         """Return schedules of several selections, all of one capacity.
 
-        Each has `size` rows of results; by default as many as the largest selection.
-        Raises ProgramBudgetError as `schedule`.
+        Args:
+          size: rows of the results of each schedule; by default the number of examples
+            of the largest selection.
+
+        Raises:
+          ProgramBudgetError: see `schedule`.
         """
         begin = time.perf_counter()
         if not selections:
@@ -214,7 +223,9 @@ def build(
 ) -> Schedule:
     """Return the schedule of a batch; `parts` has the examples of each local shard.
 
-    The capacity of `spec` holds each part. The work began at `begin`, if it is timed.
+    Args:
+      spec: a spec whose capacity holds each part.
+      begin: when the work began; `None` to measure no time.
     """
     shards, local = spec.shards, of_one_shard(spec)
     if shards is None:

@@ -190,8 +190,10 @@ def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
     """Run the reverse of a tile; return buffers with the cotangents of its inputs.
 
     Rows that an earlier tile reversed, of this level or past its end, read the same as
-    before, so the same numbers are written to the same places. `several` tells whether
-    edge buffers are written more than once in a level.
+    before, so the same numbers are written to the same places.
+
+    Args:
+      several: whether edge buffers are written more than once in a level.
     """
     edges, saved, stashes = carry
     pullback = reads.pullbacks[tile.operation]
@@ -271,8 +273,10 @@ def _write_edges(
 ) -> Buffers:
     """Write the cotangents of a tile's inputs to `edges`; return the new buffers.
 
-    `moving` has them by number of the input, each [rows, *shape]. XLA has to read the
-    `cotangents` of the live outputs, [rows, *shape], from `edges` before it writes.
+    Args:
+      moving: by number of the input, its cotangents [rows, *shape].
+      cotangents: of the live outputs, each [rows, *shape], read from `edges`; XLA has
+        to read them before it writes.
     """
     operation = reads.execution.operations[tile.operation]
     reverse = reads.pullbacks[tile.operation].reverse

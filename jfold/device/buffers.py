@@ -77,10 +77,14 @@ class Batch:
         return list(self.read(self.sections.tiles[component], first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
-        """Return the first sum and the number of tiles of a round of sums, [] int32.
+        """Return, for a round of cotangent sums, the first sum and the number of tiles.
 
-        `sums.py` says what a round is: the `stage`-th at a `step`, a level or step
-        counted through all components.
+        Both are [] int32. `sums.py` says what a round is.
+
+        Args:
+          type_: number of the type of the summed cotangents.
+          step: number of the level or step, counted through all components.
+          stage: number of the round at that step.
         """
         section = self.sections.steps[type_]
         _, stages, numbers = section.shape
@@ -143,8 +147,9 @@ def scattered(
 ) -> Array:
     """Combine rows [count, ...] with those of a buffer [size, ...] at row indices `at`.
 
-    `combine` is `lax.scatter_add` or the like. Rows with an index `at` [count] outside
-    of the buffer are dropped.
+    Args:
+      combine: `lax.scatter_add`, `lax.scatter_max` or `lax.scatter_min`.
+      at: [count] row indices; rows with an index outside of the buffer are dropped.
     """
     window_dims = tuple(range(1, buffer.ndim))
     dimensions = lax.ScatterDimensionNumbers(window_dims, (0,), (0,))

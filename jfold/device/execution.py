@@ -232,9 +232,12 @@ class Execution:
     # ---- the reverse
 
     def flows(self, used: Sequence[bool]) -> dict[int, Activity]:
-        """Return which inputs and outputs of operations cotangents reach.
+        """Return, by operation, which of its inputs and outputs cotangents reach.
 
-        Operations that none reaches are left out. `used` tells which tensors have one.
+        Operations that no cotangent reaches are left out.
+
+        Args:
+          used: by result tensor, whether it has a cotangent.
         """
         pairs = zip(self.tensors, used, strict=True)
         inputs = sources(self.program).inputs
@@ -298,8 +301,12 @@ class Execution:
     def pullbacks(self, used: Sequence[bool]) -> dict[int, Pullback]:
         """Map the number of each operation that cotangents reach to its `Pullback`.
 
-        `used` tells which tensors have one. Raises whatever a function without a
-        gradient raises, with a note of its layer.
+        Args:
+          used: by result tensor, whether it has a cotangent.
+
+        Raises:
+          Exception: whatever a function without a gradient raises, with a note of its
+            layer.
         """
         result: dict[int, Pullback] = {}
         for o, flow in self.flows(used).items():
@@ -362,7 +369,12 @@ class Pullback:
 def make_execution(
     spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
 ) -> Execution:
-    """Return the execution of a spec, for parameters, or specs of them, by layer."""
+    """Return the static data that running a spec's program needs.
+
+    Args:
+      params: by layer name, parameters or specs of them.
+      varying: the axes of an enclosing `jax.shard_map` that all arrays vary over.
+    """
     program, sums = spec.program, segment_sums(spec.program)
     # Products hoisted from a loop are stored, which `recompute all` forbids.
     stores = spec.residuals != RECOMPUTE_ALL

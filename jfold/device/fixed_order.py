@@ -116,10 +116,15 @@ def scatter_add_rows(equation: core.JaxprEqn, operands: Arrays) -> Array:
 
 
 def add_sorted(table: Array, places: Array, rows: Array) -> Array:
-    """Add rows [rows, *shape] to a table [n, *shape], sorted by row index.
+    """Add rows to a table, after sorting them by row index; return the table.
 
     Rows of one index are first added up in a tree, whose shape their order decides.
-    `places` [rows] int32 has row indices from 0; rows with `n` or more are dropped.
+
+    Args:
+      table: [n, *shape].
+      places: [rows] int32, row indices from 0; rows with an index of `n` or more are
+        dropped.
+      rows: [rows, *shape].
     """
     order = jnp.argsort(places, stable=True)
     places, rows = places[order], rows[order]

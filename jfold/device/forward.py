@@ -146,10 +146,13 @@ def _write_outputs(
     inputs: Arrays,
     outputs: Arrays,
 ) -> Buffers:
-    """Write a tile's `outputs`, each [rows, *shape], to `values`; return new buffers.
+    """Write a tile's `outputs` to the buffers `values`; return the new buffers.
 
-    XLA writes them after it has read the `inputs`, of which those in `gathered` were
-    read from `values`.
+    XLA writes them after it has read the inputs.
+
+    Args:
+      gathered: numbers of the inputs that were read from `values`.
+      inputs, outputs: of the tile, each [rows, *shape].
     """
     o = tile.operation
     operation, bases = execution.operations[o], execution.layout.value_base[o]

@@ -269,7 +269,11 @@ class Kernel(Memoized):
     def weights(
         self, arrays: Arrays, reverse: core.ClosedJaxpr | None = None
     ) -> Weights:
-        """Bundle weights with the transposes that narrow tiles, and `reverse`, read."""
+        """Bundle the weights `arrays` with transposes of them that narrow tiles read.
+
+        Args:
+          reverse: the jaxpr of the reverse of a narrow tile, if it reads any, too.
+        """
         # Each pass has transposes of its own: a matrix that one of them reads
         # transposed, the other mostly reads as it is.
         passes = [self.forward(2), reverse] if self.shares(2) else [None, None]
@@ -334,7 +338,11 @@ def make_kernel(
     reproducible: bool,
     external: tuple[bool, ...],
 ) -> Kernel:
-    """Return the kernel of an operation for parameters like `params`, memoized."""
+    """Return the kernel of an operation for parameters like `params`, memoized.
+
+    Args:
+      params: a pytree of arrays or specs; all else is as in `Kernel`.
+    """
     leaves, structure = jax.tree.flatten(params)
     specs = tuple(map(spec_of, leaves))
     # Kernels are memoized; settings of JAX that a trace depends on are in the key.

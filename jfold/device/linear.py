@@ -139,8 +139,15 @@ def tangents_of(
 ) -> MaybeZeros:
     """Return the tangents of outputs of `function`, for `tangents` of its arguments.
 
-    They are [*shape], or `None` for zero, and JAX can differentiate them in both modes.
-    The last of the arguments `known` may have no tangent in the list.
+    JAX can differentiate them in both modes.
+
+    Args:
+      known: the arguments.
+      tangents: of the first arguments; the others have none.
+
+    Returns:
+      A tangent [*shape] per output, `None` for zero. If no argument has a tangent, all
+      are `None`.
     """
     # Without tangents the primitive is not bound: so programs without derivatives lack
     # it.

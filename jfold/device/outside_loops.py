@@ -79,8 +79,12 @@ def apply_all(
 ) -> Arrays:
     """Run a whole program; return the tensors of all results, each [rows, *shape].
 
-    Operations outside of loops run here, as plain JAX; `in_loops` runs the others. By
-    operation `weights` are [*shape], by type `constants` are [rows, *shape].
+    Operations outside of loops run here, as plain JAX; `in_loops` runs the others.
+
+    Args:
+      weights: by operation, list of arrays, each [*shape].
+      indices: [size] int32, the index array.
+      constants: by type [rows, *shape].
     """
     state = State(execution, Batch(execution.layout, indices, constants))
     order = phases(execution.program)

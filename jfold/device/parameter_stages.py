@@ -113,8 +113,10 @@ class Hoisted:
     ) -> Arrays:
         """Run the late stage; return the outputs, each [*shape].
 
-        `frontier` has the values of its variables, `arguments` the inputs, and `rules`,
-        by primitive, what runs in place of its equations.
+        Args:
+          frontier: values of the variables of the frontier.
+          arguments: the arguments of the jaxpr behind the first ones: inputs.
+          rules: by primitive, what runs in place of its equations.
         """
         jaxpr, _ = jaxprs.open_jaxpr(self.closed)
         env = jaxprs.environment(self.closed, (), strict=False)
@@ -126,7 +128,9 @@ class Hoisted:
     def dropping(self, real: Array) -> Rules:
         """Return rules of the late stage, to drop gradients of padding rows.
 
-        `real` [] bool says whether the one row is real; or [rows] bool for whole tiles.
+        Args:
+          real: [] bool, whether the one row is real; or [rows] bool for functions of
+            whole tiles.
         """
 
         def rule(equation: core.JaxprEqn, operands: Arrays) -> Arrays:
@@ -152,8 +156,10 @@ def stage(
 ) -> Hoisted:
     """Split a jaxpr: equations on its first `fixed` arguments alone, and all others.
 
-    `name` is that of the layer. `other` is the jaxpr for another number of rows, if the
-    function is of whole tiles; equations that differ between the two depend on rows.
+    Args:
+      name: of the layer, for messages.
+      other: the jaxpr for another number of rows, if the function is of whole tiles;
+        equations that differ between the two depend on rows.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     constants = jaxprs.environment(closed, (), strict=False).items()
@@ -247,8 +253,9 @@ def _dropping(
 ) -> Arrays:
     """Run an equation; its reverse drops gradients of padding rows (`real` is false).
 
-    `of_rows` tells which operands depend on rows. `real` is [] bool, or [rows] bool if
-    the operands are of a whole tile.
+    Args:
+      of_rows: by operand, whether it depends on rows.
+      real: [] bool, or [rows] bool if the operands are of a whole tile.
     """
 
     def bound(operands: Sequence[Array], real: Array) -> Arrays:
@@ -314,7 +321,9 @@ def hoist_from_checkpoints(
 ) -> core.ClosedJaxpr:
     """Move equations on parameters alone out of the `jax.checkpoint`s of a jaxpr.
 
-    `of_rows` tells which arguments depend on rows, as parameters do not.
+    Args:
+      closed: the jaxpr; returned as it is if it has no `jax.checkpoint`.
+      of_rows: by argument, whether it depends on rows, as parameters do not.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     if not any(e.primitive.name in _CHECKPOINTS for e in jaxpr.eqns):

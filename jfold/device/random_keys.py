@@ -55,8 +55,12 @@ def make_draws(
 ) -> Draws | None:
     """Return what random keys are derived from, `None` if no layer draws.
 
-    `ids` [examples] are integers, by default row indices. If `deterministic`, nothing
-    is drawn.
+    Args:
+      layers: of the program, with the names of the streams that they draw from.
+      examples: number of rows of the results.
+      rngs: one key, or a key by name of the stream.
+      ids: [examples] integers, the identity of each example; by default its row index.
+      deterministic: whether nothing is drawn.
 
     Raises:
       TypeError: a stream has no key, `rngs` holds something else, `ids` are no
@@ -87,7 +91,11 @@ def make_draws(
 
 
 def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
-    """Return the seed [2] uint32 of a stream; raise TypeError if `rngs` has no key."""
+    """Return the seed [2] uint32 of the stream `name` of random numbers.
+
+    Raises:
+      TypeError: `rngs` has no key for it; the message names the layer.
+    """
     key = rngs.get(name, rngs.get('default')) if isinstance(rngs, Mapping) else rngs
     if key is None:
         got = 'none' if rngs is None else f'those of {list(rngs)}'
@@ -125,8 +133,9 @@ def with_keys(
 ) -> Schedule:
     """Return a shard's `schedule`, with random keys put in as constants.
 
-    Without `draws` it stays as it is; if `draws.evaluates`, its program is replaced by
-    one that draws nothing.
+    Args:
+      draws: `None` to return `schedule` as it is; if `draws.evaluates`, its program is
+        replaced by one that draws nothing.
     """
     if draws is None:
         return schedule
@@ -146,10 +155,12 @@ def with_keys(
 def _keys(
     places: ArrayLike, seed: Array, ids: Array | None, before: ArrayLike
 ) -> Array:
-    """Derive random keys [n, 2] uint32 from a seed and row and number, [n, 2] `places`.
+    """Derive random keys [n, 2] uint32, one for each of `places`, from a seed.
 
-    `ids` are [examples] uint32, or `None` for row indices; `before` [] is the number of
-    examples in the shards before this one.
+    Args:
+      places: [n, 2], row of the example, and number of the key in it.
+      ids: [examples] uint32, or `None` for row indices.
+      before: [] number of examples in the shards before this one.
     """
     #     places [row, number]        key
     #     0 0   0 1   0 2             seed + id of row 0 + 0, 1, 2

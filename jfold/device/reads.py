@@ -37,7 +37,12 @@ from jfold.scheduling.read_modes import ReadMode, Slot, read_modes, slot_numbers
 
 @dataclass(frozen=True, eq=False)
 class Produced:
-    """Values, `rows` [count, *shape], with successive numbers from `first` on."""
+    """An array of values of one type, which have successive numbers from `first` on.
+
+    Attributes:
+      first: number of the first value, among all values of the type.
+      rows: [count, *shape], the values.
+    """
 
     first: int
     rows: Array
@@ -89,7 +94,11 @@ class Extent:
 def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
     """Stop the gradient through padding rows of `x`; replace these by `spare` if given.
 
-    Both are [rows, ...], as `real` [rows] bool, or [*shape] if `real` is one bool.
+    Args:
+      x: [rows, ...], or [*shape] if `real` is one bool.
+      real: [rows] bool, or [] bool for all of `x`.
+      spare: the replacement, of the shape of `x`; if left out, `x`, of which only the
+        gradient is stopped.
     """
     if spare is None and not is_inexact(x):
         return x
@@ -104,7 +113,11 @@ def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 class Read:
     """The rows that an input of an operation, or a tensor of a result, reads.
 
-    `sums` is the section with the row that each value is added to, if they are summed.
+    Attributes:
+      slot: this input or tensor: its place, its type, and the part that it reads whole,
+        where it reads in place.
+      mode: whether rows are read in place, gathered by an index, or summed.
+      sums: the section with the row that each value is added to, if they are summed.
     """
 
     slot: Slot
@@ -194,8 +207,12 @@ def combined(
 ) -> Array:
     """Return segment sums, or maxima or minima without a gradient, [rows, *shape].
 
-    Sums without summands are zero. `section` has the row of the sum that each of the
-    `summands` [n, *shape] adds to.
+    Sums without summands are zero.
+
+    Args:
+      summands: [n, *shape].
+      section: with n numbers, the row of the sum that each summand adds to.
+      combines: 'add', 'maximum' or 'minimum'.
     """
     to = state.batch.read(section, 0, *section.shape)
     if combines != ADD:
@@ -237,7 +254,9 @@ def read_values(
     """Gather values [rows, *shape] of type number `t`, by row indices in a `section`.
 
     They are constants, or results of operations, computed in loops or outside of them.
-    `place` is the reader, a key of `state.leaving` if it may read results from loops.
+
+    Args:
+      place: the reader, a key of `state.leaving` if it may read results from loops.
     """
     if place not in state.leaving:
         return _gathered(state, t, makers, section)
@@ -257,8 +276,9 @@ def _gathered(
 ) -> Array:
     """Gather values [rows, *shape] like `read_values`, but from outside of loops alone.
 
-    An index of a value that is of no operation in `makers`, and no constant if there
-    may be `constants`, gathers an arbitrary row.
+    Args:
+      constants: whether the values may be constants. If not, an index of a value that
+        no operation in `makers` computes gathers an arbitrary row.
     """
     parts = list(_parts(state, t, makers, constants))
     rows = state.batch.read(section, 0, *section.shape)

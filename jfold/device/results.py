@@ -53,7 +53,11 @@ def result_tensors(spec: Spec) -> tuple[ResultTensor, ...]:
 def tensors_read(
     spec: Spec, wanted: Mapping[Place, ProducerSet]
 ) -> tuple[ResultTensor, ...]:
-    """Return the rows of value buffers that each place in `wanted` reads, in order."""
+    """Return the rows of value buffers that each place in `wanted` reads, in order.
+
+    Args:
+      wanted: by place, as in `Phases.leaving`, the outputs that it may read.
+    """
     program, places = spec.program, layout(spec)
     behind = phases(program).outputs_behind
     return tuple(
@@ -84,7 +88,11 @@ def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Buffers) -> 
 
 
 def returned(program: Program, schedule: Schedule, results: list[list[Array]]) -> Any:
-    """Return what `Model.apply` returns, from tensors [rows, *shape] of results."""
+    """Return what `Model.apply` returns, assembled from the tensors of results.
+
+    Args:
+      results: by result, list of arrays, each [rows, *shape].
+    """
 
     def value_of(tables: list[list[Array]]) -> Any:
         leaves, *items = tables

@@ -63,8 +63,11 @@ _ELSEWHERE = {x: name for name, x in vars(types).items() if isinstance(x, type)}
 def name_of(value: object) -> Name | None:
     """Return (module, name) to import a value in any process, or `None`.
 
-    That of `str.lower` is ('builtins', 'str.lower'). Values of `__main__` have none:
-    `__main__` of another process is another program.
+    Values of `__main__` have none: `__main__` of another process is another program.
+
+    >>> import json
+    >>> name_of(json.loads), name_of(str.lower), name_of(lambda x: x)
+    (('json', 'loads'), ('builtins', 'str.lower'), None)
     """
     # A bound method is a new object at each access.
     is_bound = isinstance(value, MethodType | BuiltinMethodType)
@@ -94,7 +97,11 @@ def _names(value: object) -> Iterator[Name]:
 
 
 def named(module: str, name: str) -> Any:
-    """Import and return the value `name` of a module, or raise ImportError."""
+    """Import and return the value `name` of a module; the inverse of `name_of`.
+
+    Raises:
+      ImportError: the module is missing, fails while imported, or lacks the name.
+    """
     try:
         root = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a module may raise

@@ -162,13 +162,22 @@ def write(
 ) -> None:
     """Write arrays of numbers or bools and JSON metadata to a file, all or nothing.
 
-    Memory maps of the old file stay valid. Any number of processes may write at once.
+    Whenever writing is interrupted, `path` holds the old content or the new one; see
+    `replacing`. Memory maps of the old file stay valid. Any number of processes may
+    write at the same time.
 
     Raises:
       TypeError: an array has another dtype (nothing is ever pickled), or JSON cannot
         hold the metadata.
       ValueError: the metadata have a NaN or an infinity.
       OSError: see `replacing`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(f'{folder}/a', {'w': np.eye(2)}, {'step': 3})
+    ...     arrays, metadata = read(f'{folder}/a')
+    >>> arrays['w'].tolist(), metadata
+    ([[1.0, 0.0], [0.0, 1.0]], {'step': 3})
     """
     plain = {name: np.asarray(array) for name, array in arrays.items()}
     for name, array in plain.items():

@@ -21,9 +21,12 @@ from jfold.types import TupleType
 
 
 def check_end(node: TypedUse, cell: b.Block) -> None:
-    """Raise `TypeError` if the `cell` of the RNN `node` ends with a Flax cell.
+    """Raise `TypeError` if the last block of an RNN's cell is a Flax cell.
 
     A Flax cell returns (state, output), while an `RNN` expects (output, state).
+
+    Args:
+      node: the use of the RNN.
     """
     waiting: list[b.Block | None] = [cell]
     seen = set[b.Block | None]()
@@ -37,7 +40,12 @@ def check_end(node: TypedUse, cell: b.Block) -> None:
 
 
 def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
-    """Raise `TypeError` if a Flax cell gets a loop's state where it expects an item."""
+    """Raise `TypeError` if a Flax cell gets a loop's state where it expects an item.
+
+    Args:
+      node: the use of the cell.
+      state: the type inference, which knows the state of each loop.
+    """
     type_ = state.types.head(node.input)
     if isinstance(type_, TupleType) and len(type_) == 2 and cell_library(function.fn):
         loop = state.carried.get(type_[1])

@@ -64,8 +64,9 @@ def forwarding_of(
 ) -> Forwarding:
     """Find which outputs of a layer are unchanged inputs, constants or computed.
 
-    A layer has one trace, a jaxpr, or, if it is batched, one per number of rows; its
-    `arguments` are without random keys.
+    Args:
+      traces: the layer's jaxprs: one, or of a batched function one per number of rows.
+      arguments: the types of the layer's inputs, without random keys.
     """
     keyed = *map(KeyType, layer.rngs), *arguments
     inputs, results = (list(tensors(x)) for x in (TupleType(keyed), result))
@@ -96,7 +97,8 @@ def _outputs(
 ) -> Iterator[Origin]:
     """Yield, per output, an input's index, a constant, or `None` if it is computed.
 
-    The first arguments of a jaxpr are the parameters, `weights` arrays.
+    Args:
+      weights: the number of arrays of parameters, the first arguments of a jaxpr.
     """
     passed = zip(*map(jaxprs.passed, traces), strict=True)
     for k, (places, needs) in enumerate(zip(passed, _depends(traces), strict=True)):

@@ -207,7 +207,11 @@ class Generator(Round):
     def _write_row(
         self, value: s.Symbol, r: int, inside: Mapping[int, Sequence[int]], w: Lines
     ) -> None:
-        """Write code to add `value` to result `r`, its items to those `inside`."""
+        """Write code to add `value` to result table `r`, items in `value` to `inside`.
+
+        Args:
+          inside: the result tables of items of sequences, as of `items_of`.
+        """
         texts, inner = list[s.Tensor](), iter(inside[r])
         for leaf in s.parts(value):
             if not isinstance(leaf, s.Items):
@@ -305,8 +309,10 @@ def generate_source(
 ) -> tuple[Generator, str]:
     """Generate the source that records examples, round by round up to a fixed point.
 
-    Return the last round, a `Generator`, and the source. Calls in it are yielded if it
-    is `deep`, for data deeper than the stack.
+    Return the last round, a `Generator`, and the source.
+
+    Args:
+      deep: whether calls in the source are yielded, for data deeper than the stack.
     """
     facts = Facts()
     for number in itertools.count(1):

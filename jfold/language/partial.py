@@ -65,8 +65,11 @@ def all_types(typing: TypedExpression) -> Types:
 def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
     """Return an expression's types inferred in `seconds`, and the first error's text.
 
-    The types are those of the first use of each block, if both are known; the text is
-    '' without an error. The rules of all blocks have to be registered (`jfold.lower`).
+    The rules of all blocks have to be registered (`jfold.lower`).
+
+    Returns:
+      By block the types of its first use, if both are known; and the message of the
+      first error, '' if there is none.
     """
     problem, state = '', _Hurried(**vars(begin(root)))
     state.until = time.perf_counter() + seconds

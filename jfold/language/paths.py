@@ -24,6 +24,7 @@ def join_path(where: str, label: str) -> str:
 def fail(path: object, expected: str, got: str, hint: str = '') -> NoReturn:
     """Raise a `TypeError` that reads 'path: expected ..., got ...; hint'.
 
-    The path is that of a block, or the use of one, which prints as its path.
+    Args:
+      path: the path of a block, or its use, which prints as its path.
     """
     raise TypeError(f'{path}: expected {expected}, got {got}{hint and f"; {hint}"}')

@@ -92,7 +92,8 @@ def _fields(type_: type[Any]) -> Codec:
 def reduced(make: Callable[..., Any], *classes: Any) -> Codec:
     """Return a codec: `__reduce__` gives arguments to store, `make` rebuilds from them.
 
-    The arguments may have these classes alone, if any are given.
+    Args:
+      classes: the classes that the arguments may have; when left out, any class.
     """
     return Codec(lambda x: x.__reduce__()[1], make, classes or None)
 

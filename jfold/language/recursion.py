@@ -17,7 +17,11 @@ def endless_recursion(calls: Calls) -> str:
     """Return the error text for a recursion that never ends; '' if there is none.
 
     It never ends where a declaration, directly or through others, calls itself on its
-    own input unchanged: `calls` are, per declaration, (callee, path) of such calls.
+    own input unchanged.
+
+    Args:
+      calls: per declaration, (callee, path of the call) for each call that passes on
+        the caller's own input unchanged.
     """
     for start in calls:
         seen: set[Hashable] = set()
@@ -39,8 +43,12 @@ def endless_recursion(calls: Calls) -> str:
 def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
     """Return, per declaration, the calls that pass on the caller's own input unchanged.
 
-    Used where typing fails, before there is a source to look at. `cases` has, by the
-    variable of the input of a case, that of the value which the case is chosen for.
+    Used where typing fails, before there is a source to look at.
+
+    Args:
+      nodes: all uses of blocks typed so far.
+      cases: by the variable of the input of a case, the variable of the value that its
+        `OneOf` or `Optional` chooses for.
     """
     references = [
         (node, node.block.declaration)

@@ -186,9 +186,14 @@ def _case_tests(
 ) -> tuple[dict[int, str], str]:
     """Return each case's `if` line, and the line that refuses a key in the `else`.
 
-    Lines that compute the key by the expression `text` are written to `w`. The second
-    line raises `KeyError`; before a default case it only refuses keys without a hash.
-    It is '' if not needed.
+    Lines that compute the key are written to `w`. The second line raises `KeyError`;
+    before a default case it only refuses keys without a hash. It is '' if not needed.
+
+    Args:
+      text: the expression that computes the key.
+      keys_of: the keys of each case, by the number of the case.
+      key_fn: the function or block that gives the key.
+      has_default: whether there is a default case, for all other keys.
     """
     shown = {
         n: [_key_literal(k, key_fn, w) for k in keys] for n, keys in keys_of.items()

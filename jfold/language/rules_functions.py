@@ -92,8 +92,13 @@ def apply_layer(
 ) -> Type:
     """Trace a function as a layer on an input type; return the output type.
 
-    Set `node.layer` and `node.origins`. The items of `input_` are in the order in which
-    the function takes them. Raise TypeError if it cannot run on them.
+    Set `node.layer` and `node.origins`.
+
+    Args:
+      input_: the input type, its items in the order in which the function takes them.
+
+    Raises:
+      TypeError: the function cannot run on inputs of this type.
     """
     # Memoized: one layer for each callable, one trace for each type of its inputs.
     arguments, key = arguments_of(input_), layer_key(function)

@@ -213,8 +213,11 @@ def _staged_operations(
     """Merge those uses of an operation that have the same stage into one new operation.
 
     Return the operation number of each place, and the new operations, by component.
-    `split` has an operation for each place, `parts` are of its program, and `program`
-    has the operations that the uses have in common.
+
+    Args:
+      split: a round with an operation for each place.
+      parts: of its program.
+      program: the program whose operations the uses have in common.
     """
     uses, apart = split.seen.split, parts.program
     stages = _stages(apart, uses, program)
@@ -255,7 +258,9 @@ def _staged_operations(
 def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:
     """Return each use's stage: the length of the chain before it within its component.
 
-    `split` has an operation for each use, whose number in `program` is in `uses`.
+    Args:
+      split: the program with an operation for each use.
+      uses: per use, the number of its operation in `program`.
     """
     owner, read, stages = component_of(program), direct_reads(split), [0 for _ in uses]
     # In topological order of the uses' own components, each one use or a recurrence.

@@ -127,7 +127,8 @@ def compile_step(
 ) -> CompiledStep:
     """Compile a step ahead of time; capacities in `args` stand for schedules.
 
-    `adopt` reserves a capacity in the model and returns its spec.
+    Args:
+      adopt: reserves a capacity in the model and returns its spec.
     """
     expect('step', step, callable(step), 'a function', 'pass it first')
     leaves, tree = jax.tree.flatten(

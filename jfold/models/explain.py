@@ -23,7 +23,9 @@ Row: TypeAlias = tuple[str, ...]  # its cells
 def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
     """Return text with tables of a schedule: operations, levels, buffers and shards.
 
-    The model has so many `programs` so far, and may have `max_programs`.
+    Args:
+      programs: how many shapes of schedule the model has so far.
+      max_programs: how many it may have; `None` for any number.
     """
     spec, built = schedule.spec, ''
     if (seconds := schedule.seconds) is not None:

@@ -80,14 +80,9 @@ def _spec_text(spec: Spec) -> str:
     return json.dumps(content, sort_keys=True)
 
 
-_WAYS: dict[type, tuple[Callable[[Any], bytes], Callable[[Any], Any]]] = {
-    Schedule: (
-        lambda key: _text(key).encode(),
-        lambda data: ExportedKey(bytes(data).decode()),
-    ),
-    **dict.fromkeys((Ragged, MetricValues), (lambda _: b'', lambda _: ())),
-}
-for type_, (write, read) in _WAYS.items():
+def _register(
+    type_: type, write: Callable[[Any], bytes], read: Callable[[bytes], Any]
+) -> None:
     # A second copy of jfold in one process leaves the names to the first.
     with contextlib.suppress(ValueError):
         export.register_pytree_node_serialization(
@@ -96,3 +91,12 @@ for type_, (write, read) in _WAYS.items():
             serialize_auxdata=write,
             deserialize_auxdata=read,
         )
+
+
+_register(
+    Schedule,
+    lambda key: _text(key).encode(),
+    lambda data: ExportedKey(bytes(data).decode()),
+)
+for type_ in Ragged, MetricValues:
+    _register(type_, lambda _: b'', lambda _: ())

@@ -34,7 +34,10 @@ Step: TypeAlias = Callable[[list[Any], Any, Any], Any]
 
 
 def make_step(program: Exported) -> Step:
-    """Return a function that runs an exported program, and no transformation of it."""
+    """Return a function that runs an exported program.
+
+    It raises NotImplementedError if it is differentiated, or under `jax.vmap`.
+    """
     step = jax.custom_jvp(program.call)
     step.defjvp(functools.partial(_refuse, 'gradients', 'what `jf.compile` returned'))
     mapped = custom_vmap(step)

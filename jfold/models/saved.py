@@ -183,7 +183,10 @@ def _versions() -> dict[str, str]:
 
 
 def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return a program as arrays by name, and as JSON; TypeError if it cannot be."""
+    """Return a program as arrays by name, and as JSON.
+
+    Raises TypeError if it holds functions or values that cannot be written.
+    """
     encoder = Encoder()
     root = encoder.encode(portable(program))
     if encoder.refused:
@@ -206,7 +209,8 @@ def _write_program(program: Program) -> tuple[dict[str, Array], dict[str, Any]]:
 def _leaves(params: object) -> list[Array]:
     """Return the arrays of parameters, in the order of `plain_leaves(params)`.
 
-    Their containers are written with the layers of the program.
+    Raises TypeError if a leaf is no array of numbers. Containers are written with the
+    layers of the program.
     """
     leaves = tree_leaves_with_path(plain_containers(params))
     for path, leaf in leaves:

@@ -8,7 +8,10 @@ read. A component of one operation that does not read its own results (an embedd
 softmax, a loss) has no levels: it runs once, over all its nodes. For a component of one
 operation the number of levels is the longest chain in the data, the least possible.
 
-Which outputs an operand may read is a property of the operations, not of the data.
+Which outputs an operand may read is a property of the operations, not of the data. They
+are listed in `Operations.sources`; if that is `None`, they are all outputs of the
+operand's type.
+
 Operations, and the outputs of all operations together, are numbered from 0. A
 `ProducerSet` is a set of such numbers, an int with one bit for each.
 """

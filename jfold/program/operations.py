@@ -54,9 +54,11 @@ class Layer:
     parts: tuple[str, ...] = ()  # if fused: names of layers whose parameters it takes
 
     def own(self, params: Mapping[str, ArrayTree]) -> ArrayTree | None:
-        """Return this layer's parameters of all by name; `None` if it has none.
+        """Return the parameters of this layer, or `None` if `params` has none for it.
 
-        A fused layer gets the dict of those that its `parts` name.
+        Args:
+          params: the parameters of all layers by name; a fused layer gets the dict of
+            those that its `parts` name.
         """
         if self.parts:
             return {name: params[name] for name in self.parts}
@@ -211,8 +213,10 @@ class Operations(Memoized, Displayed):
     ) -> Any:
         """Assemble `tables` to a value, `(value, {name: metric})` if there are metrics.
 
-        There is a table per result. `value_of` gets those of the value's levels,
-        `metric_of` the index and the table of a metric.
+        Args:
+          tables: one table per result.
+          value_of: a function from the tables of the value's levels to the value.
+          metric_of: a function from index and table of a metric's result to its value.
         """
         value = value_of([tables[r] for r in self.value_results])
         metrics = {
@@ -281,7 +285,12 @@ def looks_up(program: Operations, operation: Operation) -> bool:
 
 
 def check_operations(operations: Operations) -> None:
-    """Raise ValueError unless the parts of `operations` agree with each other."""
+    """Raise ValueError unless the parts of `operations` agree with each other.
+
+    Each index of a type must be in range; exactly one result must be the value of the
+    expression, and others the items of the sequences in it, level by level; `sources`
+    must have one set per operand.
+    """
     if (returned := len(operations.results) - len(operations.observed)) != 1:
         raise ValueError(f'expected one result without a name, got {returned}')
     known = range(len(operations.types))

@@ -31,7 +31,7 @@ LENGTH = TensorType((), 'int32')  # the type of lengths of sequences
 def nesting(type_: Type) -> Iterator[Type]:
     """Yield a type, the item types of sequences in it, and so on, breadth first.
 
-    They are the levels of rows, from 0.
+    The index in this order is the level of rows; level 0 is the whole type.
     """
     types = [type_]
     for level in types:  # which grows in the loop
@@ -120,7 +120,9 @@ def rows_of(
 ) -> tuple[tuple[Kind, Type], ...]:
     """Return (kind, row type) of each result: of the value, of `metrics`, of items.
 
-    `metrics` has by name the row type, and whether rows have labels.
+    Args:
+      output: the type of one example's value.
+      metrics: by name of a metric, its row type, and whether its rows have labels.
     """
     value, *items = nesting(output)
     return (

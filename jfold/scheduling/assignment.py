@@ -66,8 +66,12 @@ def default_assignment(
 ) -> ShardAssignment:
     """Assign examples to shards in order; without shards, all to one device.
 
-    The results have `size` rows, by default as few as hold the examples. Raises as
-    `rows_of_shard`.
+    Args:
+      examples: the number of examples.
+      size: rows of the results, of all shards; by default as few as hold the examples.
+
+    Raises:
+      TypeError, ValueError: as of `rows_of_shard`.
     """
     if shards is None:
         rows = result_rows(size, examples)
@@ -90,11 +94,15 @@ def assign_in_order(
 
 
 def assign_evenly(shards: Shards, rows: int, work: Sequence[int]) -> ShardAssignment:
-    """Assign examples, at most `rows` to a shard, so that all have about the same work.
+    """Assign examples so that all shards have about the same work.
 
     The example with most work comes first, and each goes to the shard with the least
     work so far that has room (Graham, Bounds on multiprocessing timing anomalies,
     1969). In a shard examples keep their order. All processes compute the same result.
+
+    Args:
+      rows: the most examples of a shard.
+      work: the work of each example, as the number of its nodes.
     """
     parts: list[list[int]] = [[] for _ in range(shards.count)]
     loads = [(0, shard) for shard in range(shards.count)]  # a heap of shards with room
@@ -119,7 +127,11 @@ def rows_of_shard(
 ) -> int:
     """Return the rows per shard: `rows / count`, or the fewest that hold all examples.
 
-    `count` shards, all by default, have the rows, called `name` in errors.
+    Args:
+      name: the name of `rows` in the user's call, for errors.
+      examples: the number of examples.
+      rows: rows of all shards; by default as few as hold the examples.
+      count: the number of shards that have these rows; all by default.
 
     Raises:
       TypeError: `rows` is no int.

@@ -119,7 +119,9 @@ class Budget:
     def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
         """Return the smallest spec that holds `need`; if there is none, add one.
 
-        `headroom` is called only to add a spec; it returns the spare room of that.
+        Args:
+          need: the least capacity that holds the batch.
+          headroom: called only to add a spec; returns the spare room that it gets.
 
         Raises:
           ProgramBudgetError: a new spec would exceed the limit; nothing has changed.
@@ -162,9 +164,12 @@ class Budget:
         return spec
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
-        """Reserve a spec that holds `need` of several batches, called `whose` in logs.
+        """Reserve a spec that holds `need`; a new one has spare room unless `is_known`.
 
-        A new one has spare room unless `is_known`, that is, no later batch needs more.
+        Args:
+          need: a capacity that holds several batches, none of which is scheduled yet.
+          is_known: whether no later batch needs more than `need`.
+          whose: the name of the batches in log messages.
 
         Raises:
           ProgramBudgetError: as of `reserve`.
@@ -231,9 +236,12 @@ class Budget:
     def _append(self, need: Capacity, new: Capacity, chain: Chain) -> Spec:
         """Append to `chain`, and return, a spec for `new` and all that `chain` holds.
 
+        Args:
+          need: the least capacity of the batch that needs the spec; it selects the
+            chain, and errors show it.
+
         Raises:
-          ProgramBudgetError: the spec is new, and would exceed the limit; it names what
-            grew in `need`, the least capacity of the batch.
+          ProgramBudgetError: the spec is new, and would exceed the limit.
         """
         old, limit = chain.largest, self.limit
         spec = self._spec(new if old is None else old | new)
@@ -269,7 +277,8 @@ class Budget:
 class FixedBudget:
     """A budget that never grows: the specs of a model saved with compiled programs.
 
-    They go from small to large; a corpus without a model has none.
+    Attributes:
+      specs: all specs, from small to large; none of a corpus without a model.
     """
 
     specs: tuple[Spec, ...]

@@ -62,8 +62,10 @@ def fill(
 ) -> tuple[Array, tuple[Array, ...]]:
     """Return a schedule's indices [size] int32 and constants, per type [capacity, ...].
 
-    The capacity of `spec`, without shards, holds the selection. This process's cores
-    are shared by `devices`.
+    Args:
+      selection: the examples of the batch, or of one shard.
+      spec: one without shards, whose capacity holds the selection.
+      devices: the number of devices that share this process's cores.
     """
     if has_slots(spec.program):
         graph = with_pair_tables(selection.every, read_modes(spec))

@@ -125,9 +125,13 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
     """Widen each level of a profile by `margin` or more, and append spare levels.
 
     A level of a batch that is wider than its step takes a second step, and a batch may
-    have more levels than the profile. Spare levels serve both. With `Stage.GROWING`
-    each level comes twice, which is room for twice as many, or for some of twice the
-    width. `margin` is `None` if it is unknown what levels may have more by chance.
+    have more levels than the profile. Spare levels serve both; there are more of them
+    where examples differ much. With `Stage.GROWING` each level comes twice, which is
+    room for twice as many levels, or for some of twice the width.
+
+    Args:
+      profile: the rows of each level.
+      margin: the rows that each level may have more by chance; `None` if unknown.
     """
     if not profile:
         return ()
@@ -149,7 +153,9 @@ def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
 def _room(had: int, wanted: int, chance: int, sizes: int, stage: Stage) -> int:
     """Return a number of a capacity: at least `had`, and `wanted` with spare room.
 
-    By chance `chance` more may be needed. There are `sizes` sizes per octave.
+    Args:
+      chance: how much more than `wanted` may be needed by chance.
+      sizes, stage: as of `grow`.
     """
     # An operation that no batch has used so far costs nothing.
     if not had and not wanted:

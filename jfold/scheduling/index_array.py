@@ -74,7 +74,10 @@ class Section:
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
     def fill(self, indices: Array, values: Array, spare: int) -> None:
-        """Write values [n or fewer] into this section [n], then `spare` to its end."""
+        """Write values [n or fewer] into this section [n], then `spare` up to its end.
+
+        Raises AssertionError if there are more values, or more axes.
+        """
         if not values.ndim == len(self.shape) == 1 or len(values) > self.shape[0]:
             raise AssertionError(
                 f'jfold made a wrong schedule, please report it: {self} was given '
@@ -245,7 +248,9 @@ def _slots(
 ) -> tuple[Slots, Slots]:
     """Allocate, per input, two sections: rows to read, and the rows to add these to.
 
-    A section with an index for each row has `rows`; others are as of `column_modes`.
+    Args:
+      table, count: as of `column_modes`.
+      rows: the length of a section with an index for each row.
     """
     numbers, summands = slot_numbers(spec.program), spec.capacity.summands
     modes = column_modes(spec, table, count)

@@ -30,7 +30,8 @@ Node: TypeAlias = tuple[int, int]  # (operation, row); for a constant (~type, ro
 def level_of(part: Schedule, node: Node) -> int:
     """Return a node's level plus the depths of earlier components; 0 for constants.
 
-    `part` is one of `Schedule.parts`.
+    Args:
+      part: a schedule without shards, as in `Schedule.parts`.
     """
     o, row = node
     if o < 0:
@@ -69,9 +70,12 @@ def operands_of(part: Schedule, node: Node) -> Iterator[Node]:
 
 
 def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
-    """Return the buffer rows that input or tensor `a`, of type `t`, reads in a row.
+    """Return the buffer rows that a node's input `a`, or a result's tensor `a`, reads.
 
-    `table` is the number of the operation; or of the result, behind all operations.
+    Args:
+      table: the number of the operation; or of the result, behind all operations.
+      t: the number of the type of what is read.
+      row: the row of the node, or of the result.
     """
     program, sections, indices = part.spec.program, part.sections, _indices(part)
     mode = column_modes(part.spec, table, a + 1)[a]

@@ -346,10 +346,16 @@ def _parts(x: Array | jax.Array) -> list[Array]:
 def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
     """Apply a function to the schedule of each shard, on the devices of that shard.
 
-    It gets `others` whole, and returns a pytree of arrays, each [rows, ...]; all
-    together [shards * rows, ...], shard after shard, are returned.
+    Args:
+      fn: called as `fn(schedule of one shard, *others)`; returns a pytree of arrays,
+        each [rows, ...].
+      others: arguments that all shards get whole.
 
-    Raises ValueError if the schedule is stacked.
+    Returns:
+      The results of `fn`, each [shards * rows, ...], shard after shard.
+
+    Raises:
+      ValueError: the schedule is stacked.
     """
     check_not_stacked(schedule)
     shards, spec = schedule.spec.shards, schedule.spec

@@ -136,11 +136,14 @@ def _start(where: Any) -> int:
 def make_shards(sharding: Sharding) -> Shards:
     """Return the shards into which a sharding splits examples.
 
-    A `PartitionSpec` refers to the mesh of `jax.set_mesh`.
+    Args:
+      sharding: the sharding of an array [examples]; a `PartitionSpec` refers to the
+        mesh of `jax.set_mesh`.
 
     Raises:
       TypeError: `sharding` is neither a `NamedSharding` nor a `PartitionSpec`.
-      ValueError: there is no mesh, or another axis than the first is split.
+      ValueError: there is no mesh, or the first axis is split over no axis of the mesh,
+        or further axes are split.
     """
     if isinstance(sharding, NamedSharding):
         mesh, spec = sharding.mesh, sharding.spec

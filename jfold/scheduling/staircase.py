@@ -165,7 +165,12 @@ def _prices(
     The steps hold all levels of the blocks in the range. All results are
     [blocks, blocks], by the first and the last block; widths, those of tiles, have a
     further axis, [operations]. If the last is before the first, the price is infinite.
-    A block has `counts` levels, whose most rows are `blocks` [blocks, operations].
+
+    Args:
+      counts: [blocks] the number of levels in each block.
+      blocks: [blocks, operations] the most rows of a level in each block.
+      step, row: as of `cut`.
+      limit: [operations] the widest tile of each operation.
     """
     number, operations = blocks.shape
     price = np.full((number, number), np.inf)

@@ -54,8 +54,10 @@ def most_uses(selection: Selection, t: int) -> Array:
 def sum_room(counts: Array, most: Array, begin: Array) -> tuple[Array, Array]:
     """Return how many sums, and rounds of sums, `sum_tree` makes: arrays [examples].
 
-    `counts` [values] are of uses, of which `most` [values] may be left after sums;
-    `begin` [examples] is the index of each example's first value.
+    Args:
+      counts: [values] the number of uses of each value.
+      most: [values] the most uses of each value that may be left after sums.
+      begin: [examples] the index of each example's first value.
     """
     # All uses of a value are in its own example, and so are its sums: so the rows of a
     # batch are the sum of those of its examples, and its rounds the maximum.

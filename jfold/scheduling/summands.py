@@ -32,8 +32,11 @@ from jfold.scheduling.selections import Selection, use_counts
 def slot_needs(selection: Selection) -> tuple[Array, Array]:
     """Return each slot's number of summands, and whether the slot needs row indices.
 
-    They are [slots, examples] int64, which counts if sums have no rows, and
-    [slots + 1, examples] bool, whose last row says whether sums need rows.
+    Returns:
+      [slots, examples] int64, the number of values that are added up in each slot, if
+      sums have no rows; and [slots + 1, examples] bool, whether each slot needs
+      indices, then whether sums need rows, since the example reads a sum more than
+      once.
     """
     places = slots(selection.program)
     summands = np.zeros((len(places), len(selection)), np.int64)
@@ -177,8 +180,10 @@ def _is_neutral(selection: Selection) -> Array:
 def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
     """Pair each row with the value that it reads; if a sum, with its leaves.
 
-    `read` [rows] are merged numbers of values, `is_sum` [values] tells which are sums,
-    and `leaves` are pairs (leaf, root), none of a sum of neutral constants alone.
+    Args:
+      read: [rows] the merged number of the value that each row reads.
+      is_sum: [values] bool, whether each value is a sum.
+      leaves: pairs of leaf and root; a sum of neutral constants alone has none.
     """
     of_sums = is_sum[read]
     plain, reader = np.flatnonzero(~of_sums), np.full(len(is_sum), -1)

@@ -38,7 +38,9 @@ def lay_out_targets(
 ) -> Ragged:
     """Arrange targets, one per sequence item; for errors, see `Schedule.ragged`.
 
-    `spec` and the index arrays `parts`, each [size], are those of single shards.
+    Args:
+      spec: the spec of each shard's schedule.
+      parts: the index array [size] of each shard.
     """
     item: Any = None if type_ is None else convert_to_type(type_)
     if item is not None:

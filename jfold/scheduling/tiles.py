@@ -160,7 +160,9 @@ class Strategy:
     ) -> Array:
         """Return the step at which each level of a component ends [levels], from 0.
 
-        `counts` has the nodes of each operation on each level [levels or fewer].
+        Args:
+          counts: per operation, the nodes on each level [levels or fewer].
+          widths: per operation, the widths of its tiles.
         """
         return np.arange(max(map(len, counts), default=0))
 
@@ -169,7 +171,9 @@ class Strategy:
     ) -> None:
         """Write each step's first row and end into a table [steps or more, 2].
 
-        `counts` [levels or fewer] are the operation's, `last` is of `last_steps`.
+        Args:
+          counts: the nodes on each level [levels or fewer].
+          last: the result of `last_steps`.
         """
         part, ends = table[: len(last)], counts.cumsum()
         part[: len(ends), 0] = ends - counts
@@ -382,7 +386,9 @@ _LOOPS: dict[tuple[str, bool], Strategy] = {
 def strategy_for(program: Operations, name: str | None, reproducible: bool) -> Strategy:
     """Return the strategy of a program: a plain `Strategy` if it has no loops.
 
-    `name` is one of `STRATEGIES`, or `None` for the one that suits the backend.
+    Args:
+      name: one of `STRATEGIES`; `None` for the one that suits the backend.
+      reproducible: whether sums have a fixed order.
     """
     if not program.has_loops:
         return _NO_LOOPS

@@ -46,8 +46,10 @@ def uncollected() -> Iterator[None]:
 def run(call: Generator[Any, Any, Any]) -> Any:
     """Run a generator, which calls others by yielding them; return its result.
 
-    Raises `Endless`, which is looked for at 16 nested calls and whenever their number
-    has doubled; the bound, more often.
+    Raises:
+      Endless: a call leads to a call of the same function on the same objects, or more
+        than `MAX_DEPTH` calls of a function are nested. Both are checked at 16 nested
+        calls and whenever their number has doubled; the bound, more often.
     """
     calls, value, look = [call], None, FIRST_LOOK
     while True:

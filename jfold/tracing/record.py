@@ -115,8 +115,11 @@ def _explained(
 ) -> Exception:
     """Return an InputError if an example caused `error`, else a RuntimeError.
 
-    Of several examples that do not fit, the first is named. A `call` of `record` in
-    deep form is the one that raised.
+    Of several examples that do not fit, the first is named.
+
+    Args:
+      error: what recording raised.
+      call: the call of `record` in deep form, or `None`.
     """
     number = _example_of(error, call)
     if number and not isinstance(error, BadItem):

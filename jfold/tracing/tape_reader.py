@@ -252,10 +252,10 @@ class _Batch:
                 ahead = np.cumsum([np.zeros_like(counts[0]), *counts], 0)
                 for (_, end, *_), offsets in zip(parts, ahead, strict=False):
                     self.before[end] = offsets
-                # Reorder from tape by tape to example by example, within each by tape.
-                whose = [np.arange(self.examples).repeat(x) for x in counts]
-                order = np.concatenate(whose).argsort(kind='stable')
-                joined = np.concatenate(values)[order]
+                joined = np.concatenate(values)
+                if self.examples > 1:  # from tape by tape to example by example
+                    whose = [np.arange(self.examples).repeat(x) for x in counts]
+                    joined = joined[np.concatenate(whose).argsort(kind='stable')]
                 result.append(Table(first_of(ahead[-1]), (joined,)))
         return result
 
