@@ -121,7 +121,7 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """Return advice on a leaf of a result, `inside` a sequence; '' if it may be one."""
+    """Return advice on a leaf that no result may have; '' for others."""
     if isinstance(leaf, TensorType):
         return ''
     if isinstance(leaf, SequenceType):

@@ -48,7 +48,7 @@ def short_text(block: Printed, limit: int = 60) -> str:
 
 
 def enclosed(begin: str, parts: Iterable[tuple[str, T]], end: str) -> Iterator[T | str]:
-    """Iterate over the pieces of `{x: a, y: b}`, given `('x: ', a)`, `('y: ', b)`."""
+    """Iterate over the pieces of `{x: a, y: b}`; `parts` has pairs `('x: ', a)`."""
     yield begin
     for number, (label, part) in enumerate(parts):
         yield f'{", " if number else ""}{label}'

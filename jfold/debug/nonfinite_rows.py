@@ -155,7 +155,7 @@ def first_bad(
 
 
 def _badness(arrays: Sequence[Array], rows: int) -> Array:
-    """Return, by row, 2 if a float of `arrays` is NaN, 1 if infinite, else 0 [rows]."""
+    """Return 2 for each row with a NaN, 1 with an infinity, else 0 [rows]."""
     result = np.zeros(rows, int)
     for x in arrays:
         if is_inexact(x):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a row of a graph: the block that makes it, and its data."""
+"""The block that makes a row of a graph, and the row's data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONSTANTS, NODES = 'constants', 'nodes'  # the two kinds of tables in a graph
 def find_row(
     program: Any, example: Any, kind: str, number: int, row: int
 ) -> tuple[str, str]:
-    """Return the path in the data, and the path of the block, of a row of a table.
+    """Return the path in the data, and of the block, of a table's row.
 
     The program is not fused. The row is counted in the graph of the example alone; both
     are empty if there is no such row.

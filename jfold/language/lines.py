@@ -308,7 +308,7 @@ class Lines:
         return replace(number, level=GROUND)
 
     def _numbered(self, maker: Maker, base: str, row: str, wanted: str) -> s.Tensor:
-        """Return the row number `base + row`: a new variable if it is not in step.
+        """Return the row number `base + row`, in a variable if not in step.
 
         With `count` set, it is a range from that number on.
         """

@@ -368,7 +368,10 @@ class Fixed(Strategy):
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
-    """Return how many even parts of up to `memory` bytes rows make, and rows of one."""
+    """Split rows evenly into parts of up to `memory` bytes; return parts, rows of one.
+
+    A row has `size` bytes, and a part has at least one row.
+    """
     count = max(-(-rows * size // memory), 1)
     return count, max(-(-rows // count), 1)
 
