@@ -360,6 +360,19 @@ def test_blocks_are_immutable(block: Any) -> None:
             setattr(block, field.name, None)
 
 
+@pytest.mark.parametrize('type_', [jf.SequenceType(3), jf.BroadcastType(3)], ids=str)
+def test_types_get_no_attributes(type_: Any) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        type_.other = None
+
+
+def test_a_block_that_is_no_dataclass_prints() -> None:
+    class Plain(jf.Block):
+        pass
+
+    assert repr(Plain()) == 'Plain()'
+
+
 def test_blocks_are_equal_by_identity() -> None:
     assert jf.Scalar() != jf.Scalar()
     assert {number: 1}[number] == 1
