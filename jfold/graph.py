@@ -148,7 +148,10 @@ class Graph:
 def labels_of(
     program: Operations, parts: Sequence[Sequence[Table]]
 ) -> dict[str, Array]:
-    """Return all labels [rows] of several `Graph.labels`, by name of the metric."""
+    """Return the labels [rows] of all rows of several graphs, by name of the metric.
+
+    `parts` has the `labels` of each graph.
+    """
     return {
         str(program.results[r].kind.name): np.concatenate(
             [labels[k].columns[0] for labels in parts]
@@ -203,10 +206,11 @@ def ranges(begin: Array, counts: Array, first: Array | None = None) -> Array:
 
 @memoized
 def value_parts(program: Operations) -> tuple[tuple[int, int, int], ...]:
-    """Return the indices (type, table, output) of each source of values, or part.
+    """Return the indices (type, table, output) of each source of values.
 
-    They are first the examples' own constants of each type, then the outputs of all
-    operations. The table is the index in `Graph.tables`.
+    The sources, or parts, are first the examples' own constants of each type, then the
+    outputs of all operations. The table is the index in `constants + operations` of a
+    graph; the output is that of the operation.
     """
     types = len(program.types)
     constants = [(t, t, 0) for t in range(types)]

@@ -100,7 +100,9 @@ def backward(
     the second an output to its cotangents [rows, *shape]; `None` stands for zeros.
 
     Args:
+      pullbacks: by operation, its reverse; only of operations that cotangents reach.
       arrays: by operation, its weights, each [*shape].
+      values, saved: all values and residuals of the forward pass.
       cotangents: of `execution.tensors`, in that order, each [rows, *shape] or `None`.
     """
     weights = {o: x.reverse.weights(arrays[o]) for o, x in pullbacks.items()}
@@ -139,7 +141,10 @@ def backward(
 
 
 def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
-    """Return the cotangents [rows, *shape] of outputs computed before loops."""
+    """Return the cotangents of outputs that are computed before loops and read in them.
+
+    By number of the output, each [rows, *shape]; `None` stands for zeros.
+    """
     program, layout = reads.execution.program, reads.execution.layout
     numbers = list(results_in(phases(program).entering))
     places = [output_places(program)[n] for n in numbers]
@@ -421,7 +426,10 @@ def _gradients(
 
 
 def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
-    """Return what the loops change: zeros, but for the cotangents of results."""
+    """Return the carry that the reverse loops start from: all buffers that they change.
+
+    New buffers are zeros, but for the cotangents of results.
+    """
     execution, extra = reads.execution, xla.extra_rows(even=False)
     edges: Buffers = {}
     for t in sorted(_types(reads)):

@@ -39,6 +39,7 @@ class Batch:
     """The data of a batch on the device.
 
     Attributes:
+      layout: the places of rows in buffers, and of sections in the index array.
       indices: [size] int32, the index array: all row numbers and counts of the batch.
       constants: by type [capacity, *shape], where `*shape` is that of one value.
     """

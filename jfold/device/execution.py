@@ -63,6 +63,7 @@ class Policy:
     """The choice of the matrix products of an operation that the forward pass stores.
 
     Attributes:
+      kernel: the kernel of the operation.
       reverse: the reverse whose residuals are stored; if `None`, none are, and the
         reverse pass runs the forward pass of its rows again.
       hoists: whether hoisted products may be stored while the forward pass runs.
@@ -85,7 +86,10 @@ class Policy:
     def run(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Run a tile; return outputs, and residuals except products in `known`."""
+        """Run a tile; return its outputs, and its residuals except products in `known`.
+
+        All are [rows, ...], as are `inputs` and `known`.
+        """
         if self.reverse:
             return self.reverse.save_residuals(weights, inputs, rows, known)
         return self.kernel.run(weights, inputs, rows, (), known)
@@ -106,9 +110,12 @@ class Execution:
     """The static data that running a program needs: kernels, layout and tensors.
 
     Attributes:
-      components: in the order in which they run, without operations of capacity zero.
-      kernels: by operation; those of capacity zero have none, nor have segment sums
-        that are computed in one go.
+      spec: the program, with capacities and options.
+      layout: the places of rows in buffers, and of sections in the index array.
+      components: in the order in which they run; operations whose capacity is zero are
+        left out.
+      kernels: by number of the operation; operations whose capacity is zero have none,
+        nor have segment sums that are computed in one go.
       tensors: the tensors of all results, which are returned.
       varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
       program_execution: the execution of the whole program, if this one is `loops`, a
@@ -188,7 +195,10 @@ class Execution:
         return result
 
     def is_trained(self, o: int) -> bool:
-        """Return whether `o` has weights that get gradients, if its outputs do."""
+        """Return whether operation `o` has weights that can get gradients.
+
+        A weight gets a gradient if an output of the operation has a cotangent.
+        """
         if o not in self.kernels or not self.kernels[o].trained_count:
             return False
         # A value that a function closes over, traced outside, is also a weight.
@@ -328,6 +338,7 @@ class Pullback:
     """The reverse of an operation, and where it runs.
 
     Attributes:
+      reverse: the reverse of the kernel, in two halves.
       stores: whether the forward pass has stored the residuals; else they are
         recomputed.
       to_weights: whether the weights get gradients.

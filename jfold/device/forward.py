@@ -215,7 +215,10 @@ def _new_values(
     entering: Mapping[int, Array],
     extra: Iterator[int],
 ) -> Buffers:
-    """Return new value buffers, with constants and outputs `entering`, else zeros."""
+    """Return new value buffers, by type, that hold constants and outputs `entering`.
+
+    All other rows are zeros.
+    """
     program, inside = execution.program, in_buffers(execution.program)
     values = {}
     for t in sorted({t for o in inside for t in program.operations[o].outputs}):

@@ -96,7 +96,10 @@ def is_worth_storing(equation: core.JaxprEqn) -> bool:
 def _variables_read(
     kernel: Kernel, known: Sequence[int], wanted: Sequence[int]
 ) -> set[core.Var]:
-    """Return the variables needed for products `wanted`, or for outputs if empty."""
+    """Return the variables needed for products `wanted`, or for outputs if it is empty.
+
+    Variables that only the computed products `known` read are left out.
+    """
     jaxpr, _ = jaxprs.open_jaxpr(kernel.forward(2))
     products = kernel.products(2)
     atoms = [products[k] for k in wanted] or jaxpr.outvars

@@ -104,7 +104,9 @@ class Kernel(Memoized):
           real: [rows] bool, which rows are real; all if left out.
           outputs: whether outputs, each [rows, *shape], are wanted.
         """
-        closed, products, axes = self.forward(rows), self.products(rows), self.row_axes
+        closed, products = self.forward(rows), self.products(rows)
+        # Other numbers of rows are traced only if a product is known or wanted.
+        axes = self.row_axes if wanted or known else {}
         jaxpr, _ = jaxprs.open_jaxpr(closed)
         real = self.all_real(rows) if real is None else real
         env = jaxprs.environment(closed, [*weights.arrays, *inputs, real])

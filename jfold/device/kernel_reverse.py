@@ -57,7 +57,8 @@ class Rows:
 
     Attributes:
       inputs: list of arrays, each [rows, *shape].
-      residuals: list of arrays, each [rows, ...], stored or recomputed.
+      residuals: list of arrays that the forward pass stored or that were recomputed,
+        each [rows, ...].
       cotangents: list of arrays, each [rows, *shape], of the outputs that have one.
       real: [rows] bool, whether the row counts in gradients of weights.
     """
@@ -89,9 +90,10 @@ class Activity:
 
 @dataclass(frozen=True)
 class Stash:
-    """A value that the reverse loops store for gradients of weights, a `row` each.
+    """A value that the reverse loops store for the gradients of weights.
 
     Attributes:
+      row: the spec (shape and dtype) of one row.
       is_linear: whether it depends on the cotangents; a norm of an input does not.
       replaces: number of a residual in whose buffer it is stored, since only
         `pull_to_inputs` reads that residual; `None` if it has a buffer of its own.
@@ -269,7 +271,10 @@ class SplitReverse(Memoized):
     # ---- the two halves
 
     def _arguments(self, rows: Rows) -> Arrays:
-        """Flatten `rows` to arguments of the reverse; products not read are zeros."""
+        """Flatten the operands `rows` to the arguments of the jaxpr of the reverse.
+
+        Products that it does not read are zeros.
+        """
         # Nothing reads the zeros, so XLA never computes them.
         read = dict(zip(self.products_read, rows.residuals, strict=True))
         specs = list(map(jaxprs.spec, self.kernel.products(len(rows.real))))

@@ -40,6 +40,7 @@ class Tile:
     """The rows of an operation that run together, in a loop or as a chunk.
 
     Attributes:
+      operation: number of the operation.
       first: [] int32, index of the first row.
       rows: number of rows.
       count: [] int32, the number of real rows, which come first, maybe more than
@@ -54,7 +55,10 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """A level (nodes whose inputs lie on earlier levels), or a step of fixed loops.
+    """A round of a component's loop: a level, or a step of fixed loops.
+
+    A level is the nodes whose inputs all lie on earlier levels; a step is one tile of
+    each operation.
 
     Attributes:
       number: [] int32, counted in its component from 0.
@@ -174,7 +178,10 @@ class Loops:
 
 
 class FixedLoops(Loops):
-    """The loops with trip counts from the capacity: a step runs a tile of each."""
+    """The loops with trip counts from the capacity.
+
+    Each step runs one tile of each operation.
+    """
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
         """Run `step` on all steps that component `c` has room for.
@@ -240,7 +247,10 @@ class FixedLoops(Loops):
         return xla.gathered(buffer, places)
 
     def slices(self, buffers: Arrays, tile: Tile) -> Arrays:
-        """Return the rows of a tile, each [rows, ...], which XLA may fuse."""
+        """Return the rows of a tile, each [rows, ...], from buffers [size, ...].
+
+        XLA may fuse them with their readers: kernels of their own take time to start.
+        """
         # Kernels of their own take time to start.
         return [slice_rows(buffer, tile.first, tile.rows) for buffer in buffers]
 

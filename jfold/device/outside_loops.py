@@ -196,7 +196,8 @@ def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
     """Return whether padding rows of `table` may hold arbitrary finite numbers.
 
     They may if it is an operation that is finite on all finite inputs, and if padding
-    rows of outputs that it reads in place may, too. False where no mask would be saved.
+    rows of outputs that it reads in place may, too. Else they repeat a real row. False
+    for results, and where no mask would be saved.
     """
     execution = state.execution
     if table >= len(execution.operations):
@@ -240,7 +241,8 @@ def _results(state: State) -> Iterator[Array]:
 def kept_bytes(execution: Execution, in_loops: InLoops) -> int:
     """Return the bytes that JAX stores for the reverse of operations outside of loops.
 
-    Raises whatever a function without a gradient raises.
+    Raises:
+      Exception: whatever a function without a gradient raises.
     """
     execution.pullbacks([True for _ in execution.tensors])
     weights = {o: kernel.weight_specs for o, kernel in execution.kernels.items()}

@@ -203,7 +203,10 @@ def _are_in(varying: Container[core.Var], equation: core.JaxprEqn) -> list[bool]
 def _pull(
     function: Callable[[Arrays], Arrays], arguments: Arrays, moving: Iterable[int]
 ) -> Pull:
-    """Return the reverse of a function: cotangents of arguments `moving`, by number."""
+    """Return the reverse of a function, from `jax.vjp`, to the arguments `moving`.
+
+    The reverse returns cotangents by number of the argument.
+    """
 
     def of_moving(moving: dict[int, Array]) -> Arrays:
         return function([moving.get(i, x) for i, x in enumerate(arguments)])
@@ -338,7 +341,10 @@ def hoist_from_checkpoints(
 
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:
-    """Run a `jax.checkpoint`, but its equations on parameters alone outside of it."""
+    """Run a `jax.checkpoint`, but run its equations on parameters alone outside of it.
+
+    `of_rows` says of each operand whether it depends on rows, as parameters do not.
+    """
     # Nested `jit`s are inlined, and checkpoints within are cut as well.
     closed = jaxprs.inlined(equation.params['jaxpr'])
     closed = hoist_from_checkpoints(closed, of_rows)

@@ -114,7 +114,9 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
 def _identities(ids: ArrayLike, examples: int) -> Array | np.ndarray[Any, Any]:
     """Return `ids` as an array of integers [examples], checked.
 
-    Raises TypeError if they are no integers, ValueError if their shape is another.
+    Raises:
+      TypeError: they are no integers.
+      ValueError: their shape is not [examples].
     """
     identities = ids if isinstance(ids, jax.Array) else np.asarray(ids)
     if not jnp.issubdtype(identities.dtype, np.integer):

@@ -73,6 +73,7 @@ class Extent:
     """The number of rows of an operation or a result, with and without padding.
 
     Attributes:
+      rows: number of rows.
       count: [] int32, the number of real rows.
       anything: whether padding rows may hold any finite numbers; else they repeat a
         real row.
@@ -176,7 +177,11 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
 
 
 def _repeats(state: State, read: Read, rows: int) -> bool:
-    """Return whether padding rows of an input, read in place, repeat real rows."""
+    """Return whether padding rows of an input that is read in place repeat real rows.
+
+    Padding rows of an output do if padding rows of its operation's inputs do. False for
+    gathered inputs.
+    """
     program, part = state.execution.program, read.slot.part
     if part is None or read.mode is not ReadMode.IN_PLACE or part in state.anything:
         return False

@@ -29,7 +29,8 @@ class ResultTensor:
 
     Attributes:
       type: number of its type.
-      section: of the index array, [rows] indices into the value buffer of its type.
+      section: of the index array, [rows] indices of the rows that it reads from the
+        value buffer of its type.
       edge: the first of its rows in the edge buffer, where its cotangent is put.
       makers: the results of operations that it may read, as a bit set.
       is_mixed: whether some of the rows may be behind the end of the buffer, since they

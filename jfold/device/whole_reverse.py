@@ -39,7 +39,8 @@ Reverse: TypeAlias = 'SplitReverse | WholeReverse'
 def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
     """Return the reverse of a kernel: in two halves where possible, else in one piece.
 
-    Raises whatever JAX raises of a function that has no gradient.
+    Raises:
+      Exception: whatever JAX raises of a function that has no gradient.
     """
     split = SplitReverse(kernel, flow)
     return split if split.is_possible else WholeReverse(kernel, flow)
@@ -74,7 +75,10 @@ class WholeReverse:
         return {a: set() for a in self.flow.places}
 
     def residuals(self, known: Collection[int] = ()) -> Specs:
-        """Return the spec of a row of each stored leaf; no product is ever `known`."""
+        """Return the spec of a row of each stored leaf of the reverse.
+
+        No product is computed before the loop, so `known` is empty.
+        """
         pairs = zip(self._leaves(2), self._axes, strict=True)
         return [one_row(x, a) for x, a in pairs if x is not None and a is not None]
 

@@ -225,9 +225,10 @@ def sources(operations: Operations) -> Producers:
 
 @memoized
 def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
-    """Return, per operation and input, whether it is loop-invariant.
+    """Return, per operation and input, whether all producers are in other components.
 
-    Then all its producers are in other components, and the operation is recurrent.
+    Such an operand is loop-invariant. It is false for operations that are not
+    recurrent.
     """
     parts, outputs = components(operations), outputs_of(operations)
     results = [union(outputs[o] for o in part.operations) for part in parts]

@@ -112,7 +112,10 @@ class Operation(Memoized):
         return self.combines == ADD
 
     def call(self, params: ArrayTree | None, *arguments: Any) -> Any:
-        """Return the layer's result for one node; a left fold of it if `from_left`."""
+        """Return the layer's result for one node, given its parameters and arguments.
+
+        If `from_left`, the layer runs as a left fold over the arguments.
+        """
         if not self.from_left:
             return self.layer.call(params, *arguments)
         leaves, structure = jax.tree.flatten(arguments[0])
@@ -135,7 +138,9 @@ class Operation(Memoized):
 
 @dataclass(frozen=True)
 class Producers:
-    """The possible producers of each operand: a bit set of all operations' outputs.
+    """The possible producers of each operand: a bit set of outputs of operations.
+
+    Outputs are numbered through all operations, in order.
 
     Attributes:
       inputs: one set per operation and input.

@@ -133,7 +133,10 @@ def rows_of(
 
 
 def check_classes(results: Iterable[Result]) -> None:
-    """Raise TypeError if a result holds a dataclass, which other processes may lack."""
+    """Raise TypeError if a result holds an object of a class, such as a dataclass.
+
+    Another process may lack that class; tuples and dicts pass.
+    """
     waiting: list[Type] = [result.type for result in results]
     while waiting:
         type_ = waiting.pop()

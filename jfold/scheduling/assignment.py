@@ -48,8 +48,9 @@ class ShardAssignment:
     def of_rows(self) -> tuple[Array, Array]:
         """The example index of each result row, and a mask of real (not spare) rows.
 
-        Both are [shards * rows]. Spare rows repeat the last example of the shard, or of
-        those before: for `[0, 1]` and `[2]` in 2 rows each, `[0, 1, 2, 2]`.
+        Both are [shards * rows]. Spare rows of a shard repeat its last example; without
+        any, the last example of the shards before; without any, example 0. For examples
+        `[0, 1]` and `[2]` in 2 rows each, the indices are `[0, 1, 2, 2]`.
         """
         order, last = [], 0
         for examples in self.examples:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from jfold.base.errors import ProgramBudgetError
-from jfold.base.memo import cached_property
 from jfold.program.operations import Program
 from jfold.scheduling.growth import (
     KINDS,
@@ -105,7 +104,7 @@ class Budget:
         """Return whether capacities record the rows of each level, in `profiles`."""
         return self._strategy.fixed
 
-    @cached_property
+    @property
     def _strategy(self) -> Strategy:
         return strategy_for(self.program, self.strategy, self.reproducible)
 
@@ -264,7 +263,10 @@ class Budget:
         return f'program {number}{most}'
 
     def _log(self, need: Capacity, text: str, level: int = logging.INFO) -> None:
-        """Log a text about the newest program; once, if there are many, with advice."""
+        """Log a text about the newest program, for batches of the size of `need`.
+
+        Once there are more than `FEW` programs without a limit, add advice.
+        """
         latest = self.named(len(self.specs))
         text = f'{latest}, for batches of {need.results} examples: {text}'
         if self.limit is None and len(self.specs) > FEW and not self.has_warned:
@@ -285,7 +287,11 @@ class FixedBudget:
 
     @property
     def has_profiles(self) -> bool:
-        """As of `Budget`. Raise TypeError without specs: scheduling asks this first."""
+        """Return whether capacities record the rows of each level, in `profiles`.
+
+        Scheduling asks this first. Raise TypeError without specs, since only a model
+        has capacities.
+        """
         if not self.specs:
             raise TypeError(
                 'expected a corpus of a model, got one that was pickled, which models '
@@ -295,7 +301,9 @@ class FixedBudget:
         return strategy_of(self.specs[0]).fixed
 
     def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
-        """Return the smallest spec that holds a batch, maybe with more rows of results.
+        """Return the smallest spec that holds a batch; no spec is ever added.
+
+        It may have more rows of results than the batch. `headroom` is not called.
 
         Raises:
           ValueError: no spec holds the batch, or the batch is split over shards.

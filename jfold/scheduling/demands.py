@@ -49,7 +49,8 @@ def capacity(
 ) -> Capacity:
     """Return the least capacity, of `size` result rows, for a batch with these demands.
 
-    With shards, both are those of a single shard. The capacity has no profiles.
+    With shards, `demanded` and `size` are those of a single shard. The capacity has no
+    profiles.
     """
     types, active = len(program.types), active_types(program)
     added, highest = demanded.added, demanded.highest
@@ -78,9 +79,10 @@ def capacity(
 
 
 def chance(program: Operations, demanded: Demands, count: int) -> Headroom:
-    """Return, by field of `ADDED`, six standard deviations of `count` examples.
+    """Estimate how much the needs of batches of `count` examples differ by chance.
 
-    It is empty if `demanded` has fewer than `FEW` examples.
+    The result has, for each field of `ADDED`, six standard deviations of a sum over
+    `count` examples. It is empty if `demanded` has fewer than `FEW` examples.
     """
     if len(demanded.added) < FEW:
         return {}
@@ -168,7 +170,8 @@ def _active(program: Operations) -> tuple[Array, bool]:
 
 
 def _by_example(numbers: list[Array]) -> Array:
-    """Join arrays, each [n, examples], to [examples, all n] int32, row after row."""
+    """Join arrays, each [n, examples], into one array [examples, all n] int32."""
+    # Copied, so that the numbers of an example are contiguous: batches pick rows.
     return np.concatenate(numbers, dtype=np.int32, casting='unsafe').T.copy()
 
 
@@ -188,7 +191,10 @@ def _depth(selection: Selection) -> Array:
 
 
 def _largest(values: Array, begin: Array) -> Array:
-    """Return each example's largest value, from its `begin` on; 0 without any."""
+    """Return each example's largest value [examples]; 0 for one without values.
+
+    The values of example i begin at `begin[i]` in `values` [n].
+    """
     if len(begin) == 1:
         return np.array([np.maximum.reduce(values, initial=0)], np.int64)
     # `reduceat` would give an example without values the first value of the next one.
@@ -256,7 +262,10 @@ def margins(selection: Selection, examples: int) -> Profiles:
 
 
 def _level_counts(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
-    """Return level and count [n] of each pair (level, example) with nodes, sorted."""
+    """Count nodes per pair (level, example); return each pair's level and count [n].
+
+    Sorted by level, then by example; pairs without nodes are left out.
+    """
     keys = levels.astype(np.int64) * max(examples, 1) + owner
     keys, count = np.unique(keys, return_counts=True)
     return keys // max(examples, 1), count

@@ -196,7 +196,8 @@ def _write_counts(batch: _Batch, devices: int) -> None:
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
     """Return components, operations and places of those operations that take one step.
 
-    All are [n]. The first row is noted in the index array at the place, the end behind.
+    Each array is [n]. A place `i` says where in the index array the rows are noted: the
+    first row at `indices[i]`, their end at `indices[i + 1]`.
     """
     places = layout(spec)
     triples = [

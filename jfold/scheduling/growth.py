@@ -27,7 +27,7 @@ Headroom: TypeAlias = Mapping[str, tuple[Any, ...]]
 # How often batches may bring unused operations before all operations get room.
 KINDS = 2
 COARSE = 8  # sizes per octave, so that models share few shapes
-FINE = 64  # the same, outside of loops
+FINE = 64  # sizes per octave where every row of room is computed, used or not
 
 
 class Stage(enum.IntEnum):
@@ -49,27 +49,29 @@ def grow(
 ) -> Capacity:
     """Return a capacity that holds `need`, and `old` unless `None`, with spare room.
 
-    All dimensions step up together, so data that grow need a number of programs that is
-    logarithmic in their size.
+    Spare room costs memory and its clearing but no arithmetic. All dimensions step up
+    together, by half of what is needed, or by all of it if the stream of batches has
+    outgrown its capacity more than once: so data that grow need a number of programs
+    that is logarithmic in their size.
 
     Args:
       old: the largest capacity in use, which does not hold `need`, if there is one.
       need: the maximum of the last batches, in each dimension.
-      more: how much more another batch may need by chance: a first capacity has no more
-        spare room than that; the next has no less, up to twice what is needed.
+      more: for dimensions that add up over examples, how much more another batch may
+        need by chance: a first capacity has no more spare room than that, and a quarter
+        at most; the next has no less, up to twice what is needed.
       stage: how often the stream has outgrown `old`; not used if `old` is `None`.
     """
     stage = Stage.FIRST if old is None else stage
+    # Slots tell that operations run outside of loops, on every row of room.
+    sizes = FINE if need.indexed else COARSE
 
     def rows(name: str) -> tuple[int, ...]:
         wanted = getattr(need, name)
         zeros = (0,) * len(wanted)
         had, unknown = (getattr(old, name), zeros) if old else (zeros, wanted)
         numbers = zip(had, wanted, more.get(name, unknown), strict=True)
-        # Where all runs outside of loops, every row of room is computed, used or not.
-        return tuple(
-            _room(*n, FINE if need.indexed else COARSE, stage) for n in numbers
-        )
+        return tuple(_room(*n, sizes, stage) for n in numbers)
 
     # Once one slot (a place where operations read) has to be indexed, others are likely
     # to follow: all are indexed at once, which costs one more program at most.

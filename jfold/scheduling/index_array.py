@@ -69,7 +69,10 @@ class Section:
         return [self[row] for row in range(self.shape[0])]
 
     def of(self, indices: Indices) -> Indices:
-        """Return the numbers of this section, [*shape]; from NumPy's array a view."""
+        """Return the numbers of this section, [*shape], from an index array.
+
+        From a NumPy array they are a view, which can be written into.
+        """
         part = indices[self.start : self.stop]
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
@@ -233,7 +236,10 @@ def allocate_sections(
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[Any, ...]:
-    """Transpose tuples: [(1, 2), (3, 4)] -> ((1, 3), (2, 4)); `count` () of none."""
+    """Transpose tuples of length `count`: [(1, 2), (3, 4)] -> ((1, 3), (2, 4)).
+
+    Without tuples, return `count` empty ones.
+    """
     return tuple(zip(*rows, strict=True)) or ((),) * count
 
 

@@ -64,7 +64,8 @@ def has_gradient(operation: Operation) -> bool:
 def active_types(program: Operations) -> frozenset[int]:
     """Return the numbers of the types through which gradients flow.
 
-    An operation makes values of them from parameters, or from values of such types.
+    These are differentiable types of which an operation makes values from parameters,
+    or from values of such types.
     """
     # To a fixed point, since in a recurrence later operations feed earlier ones.
     active: set[int] = set()

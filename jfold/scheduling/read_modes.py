@@ -64,8 +64,8 @@ class Slot:
 def sums_need_rows(program: Operations) -> bool:
     """Return whether segment sums need buffer rows of their own in every batch.
 
-    They do if loops read them, or if an operand, or a segment sum with its operands,
-    may read several kinds (sums and maxima).
+    They do if loops read them, if one operand may read segment sums of several kinds
+    (sums and maxima), or if a segment sum may read one of another kind.
     """
     sums, first = segment_sums(program), first_results(program)
     kinds = {first[o]: program.operations[o].combines for o in sums}
@@ -81,7 +81,10 @@ def sums_need_rows(program: Operations) -> bool:
 
 @memoized
 def slots(program: Operations) -> tuple[Slot, ...]:
-    """List the slots, without inputs of `segment_sums`; none for loops alone."""
+    """List the slots: inputs of operations outside of loops, and tensors of results.
+
+    Inputs of `segment_sums` are left out. Empty for programs that run in loops alone.
+    """
     if not has_slots(program):
         return ()
     result = []
@@ -119,7 +122,8 @@ def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
     """Complete a capacity's `indexed` and `summands` to one number per slot.
 
-    If it has numbers for another count of slots, all slots are indexed.
+    If the capacity has numbers for another count of slots, all slots are indexed. Slots
+    without a `part` always are.
     """
     places, indexed, summands = slots(program), capacity.indexed, capacity.summands
     none, sums_have_rows = (0,) * len(places), capacity.sum_rows
@@ -153,9 +157,10 @@ def sums_have_rows(spec: Spec) -> bool:
 
 
 def column_modes(spec: Spec, table: int, count: int) -> list[ReadMode]:
-    """Return the read modes of the first `count` columns of a table, as of `Slot`.
+    """Return the read modes of a table's first `count` inputs, or result tensors.
 
-    Columns that are no slots, such as inputs in loops, are indexed.
+    Columns that are no slots, such as inputs in loops, are indexed. `table` is as in
+    `Slot`.
     """
     numbers, modes = slot_numbers(spec.program), read_modes(spec)
     columns = [numbers.get((table, a)) for a in range(count)]

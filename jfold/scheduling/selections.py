@@ -160,7 +160,10 @@ class Parts:
         self.shared = np.array(constants, np.intp)[self.tables, None]
 
     def by_example(self, numbers: Array) -> Array:
-        """Flatten numbers [parts, examples] in the order of merged values [cells]."""
+        """Flatten numbers [parts, examples]: by type, then example, then part [cells].
+
+        This is the order of merged values.
+        """
         if numbers.shape[1] == 1 or not len(numbers):
             return numbers.ravel()
         bounds = itertools.pairwise(self.bounds.tolist())
@@ -204,9 +207,10 @@ class Numbers:
         return ends
 
     def begin(self, table: int, output: int) -> Array:
-        """Return the merged index of a producer's first value [examples].
+        """Return, per example, the merged index of a producer's first value [examples].
 
-        It is an output of the operation with this table; or, as output 0, constants.
+        The producer is output `output` of the operation with table `table`; or, with
+        `output` 0, an example's own constants.
         """
         p, t = self.parts.places[table, output]
         a, b = self.parts.bounds[t : t + 2]
@@ -220,7 +224,9 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Demands:
-    """The numbers of rows, levels and sums that each example needs, as of `Capacity`.
+    """The numbers of rows, levels and sums that each example needs.
+
+    The fields of `Capacity` explain the numbers.
 
     Attributes:
       added: [examples, numbers] int32, of which a batch needs the sum: constants per
@@ -357,9 +363,12 @@ class Selection(Memoized):
 
 
 def select(program: Operations, graph: Graph) -> Selection:
-    """Select all examples of a graph, once it is checked, in about 0.1 us a node.
+    """Select all examples of a graph, after a check that it fits the program.
 
-    Raises ValueError if the graph does not fit the program.
+    The check takes about 0.1 us a node; a graph that is known to fit is not checked.
+
+    Raises:
+      ValueError: the graph does not fit the program.
     """
     return Selection(program, checked(program, graph))
 

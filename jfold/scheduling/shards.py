@@ -72,6 +72,8 @@ class Shards:
         """Return the global array [shards, ...] from this process's rows [own, ...].
 
         If no other process has devices of the mesh, `parts` is returned as it is.
+        `jax.device_put` will not do: where processes share a shard, it compares their
+        values by a collective, which may hang when a thread issues it.
         """
         # `jax.device_put` will not do: where processes share a shard, it compares their
         # values by a collective, which may hang when a thread issues it.
@@ -93,7 +95,10 @@ class Shards:
         return any(t == AxisType.Explicit for axis, t in types if axis in self.axes)
 
     def replicated(self, x: object) -> Any:
-        """Return `x` [*shape], replicated over those of `axes` that are explicit."""
+        """Return `x` [*shape], resharded to be replicated over explicit `axes`.
+
+        Unchanged if no axis is explicit.
+        """
         if not self.is_explicit:
             return x
 
@@ -120,7 +125,10 @@ class Shards:
         return jax.lax.with_sharding_constraint(x, where)  # type: ignore[no-untyped-call]
 
     def parted(self, x: object) -> Any:
-        """Return `x` [shards, ...], split over those of `axes` that are explicit."""
+        """Return `x` [shards, ...], resharded to be split over explicit `axes`.
+
+        Unchanged if no axis is explicit.
+        """
         return jax.sharding.reshard(x, self.sharding) if self.is_explicit else x  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:

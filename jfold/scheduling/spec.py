@@ -134,7 +134,10 @@ class Capacity:
 
     @cached_property
     def _room(self) -> tuple[float, ...]:
-        """The upper bounds on the `numbers` of capacities that fit into this one."""
+        """The upper bounds on the `numbers` of capacities that fit into this one.
+
+        Infinite for `summands` if sums have rows, since slots then add up nothing.
+        """
         if not self.sum_rows:
             return self.numbers
         # Sums have rows, so slots add up nothing.

@@ -74,9 +74,10 @@ def larger(one: Profile, two: Profile) -> Profile:
 
 
 def last_steps(levels: Array, profile: Profile) -> Array | None:
-    """Return each level's last step in a profile [levels]; `None` if it has too few.
+    """Return each level's last step in a profile; `None` if the steps are too few.
 
-    `levels` [levels, operations] has the rows of each level.
+    The result is [levels], with steps counted from 0. `levels` [levels, operations] has
+    the rows of each level.
     """
     left, before, result = levels, 0, [np.zeros(0, np.int64)]
     for trips, rows in profile:
@@ -104,8 +105,9 @@ def last_steps(levels: Array, profile: Profile) -> Array | None:
 
 def fits(levels: Profile, profile: Profile) -> bool:
     """Return whether the levels of one profile fit into the steps of another."""
-    rows = len(levels[0][1]) if levels else 0
-    return last_steps(steps(levels, rows), profile) is not None
+    if not levels:
+        return True
+    return last_steps(steps(levels, len(levels[0][1])), profile) is not None
 
 
 # ---- cutting -------------------------------------------------------------------------

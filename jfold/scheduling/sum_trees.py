@@ -42,7 +42,8 @@ def adding(program: Operations, t: int) -> tuple[int, ...]:
 def most_uses(selection: Selection, t: int) -> Array:
     """Return, per value, the most cotangents that its gather adds up [values] int8.
 
-    It is 1 for the output of a sum operation, whose single edge row the operands read.
+    For the output of a sum operation it is 1: the operands have no edge rows of their
+    own, and read the single edge row of the output.
     """
     begin, end = selection.numbers.ends[t : t + 2]
     most = np.full(end - begin, SUM_ARITY, np.int8)
@@ -100,7 +101,10 @@ def resolve_edges(edges: Array, totals: Array) -> Array:
 
 
 def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
-    """Return the row of each value's cotangent, its only use; `zero` if unused."""
+    """Return, per value, the row of its whole cotangent [rows]; `zero` if unused.
+
+    Each value has at most one use.
+    """
     totals = np.full(rows, zero, np.int32)
     totals[uses.rows] = uses.edges
     # A sum operation may be used by another, and so on: by pointer jumping, each round
@@ -199,7 +203,10 @@ def _groups(rows: Array, edges: Array, zero: int) -> tuple[Array, Array, Array]:
 def write_consumers(
     spec: Spec, indices: Array, t: int, uses: RowUses, steps: Array | None
 ) -> None:
-    """Write the consumers of each value of type `t`, and sums of values with many uses.
+    """Write the consumers of each value of type `t` into the index array `indices`.
+
+    They go to the section `consumers[t]` [fan, rows]; sums that values with many uses
+    need go to the sections `sums[t]` and `steps[t]`.
 
     Args:
       uses: all uses of values of the type, by rows of the whole value buffer.
@@ -221,7 +228,10 @@ def write_consumers(
 def _summed(
     spec: Spec, indices: Array, t: int, uses: RowUses, steps: Array | None
 ) -> RowUses:
-    """Write sums for values of type `t` that have too many uses; return uses left."""
+    """Write sums for values of type `t` that have too many uses; return uses left.
+
+    A sum counts as one use of its value, in place of the uses that it adds up.
+    """
     places, computed = layout(spec), spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)
     for o in adding(spec.program, t):  # by row, as `most_uses` by number
@@ -257,15 +267,16 @@ def _summed(
 def _write_columns(table: Array, uses: RowUses, zero: int, *, unique: bool) -> None:
     """Write the edge rows of each value's uses into a table [fan, rows].
 
-    A column of the table takes a use of each value, whichever is written last; the next
-    takes from the uses that are left. Free places get `zero`:
+    One column of the table takes a use of each value, whichever is written last; the
+    next column takes from the uses that are left, and so on. Free places get `zero`:
 
         value   uses         column 0   1   2   3
           0     4 9 12             12   9   4   -
           1     5                   5   -   -   -
           2     6 13               13   6   -   -
 
-    Each `table[f]` is one column above. If `unique`, no two uses have one edge row.
+    Each `table[f]` is one column above. `unique` tells whether no two uses have the
+    same edge row.
     """
     table[...] = zero
     rows, edges = uses

@@ -101,9 +101,10 @@ NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 @memoized
 def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
-    """Return, per slot that reads sums, pairs of a summand and the row to add it to.
+    """Return, per slot, pairs of a summand and the row to add it to.
 
-    In examples whose sums need rows the pairs are incomplete, and not used.
+    A slot that reads no sums has no pairs. In examples whose sums need rows the pairs
+    are incomplete, and not used.
     """
     places = slots(selection.program)
     if not any(slot.combines for slot in places):

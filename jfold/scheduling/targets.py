@@ -69,7 +69,8 @@ def _ragged(
 ) -> Ragged:
     """Make a `Ragged` from lists of items, padded to `rows[k]` rows on nesting level k.
 
-    Raises TypeError if items are no numbers of the type.
+    Raises TypeError if items are no numbers, have different shapes, or do not fit the
+    type.
     """
     lengths: Any = np.array([*map(len, lists)], np.int32)
     items = [*itertools.chain.from_iterable(lists)]
@@ -86,7 +87,10 @@ def _ragged(
 
 
 def _inferred(items: list[Any]) -> TensorType:
-    """Infer the type of items; raise TypeError unless they are numbers of one shape."""
+    """Infer the type of items, in a dtype that JAX keeps; float32[] without items.
+
+    Raise TypeError if they are no numbers, masked, or differ in shape.
+    """
     with contextlib.suppress(TypeError, ValueError):
         array = np.asarray(None if has_masked(items, depth=1) else as_numpy(items))
         return TensorType(array.shape[1:], _kept(array.dtype))
@@ -127,8 +131,12 @@ def _rows_of_levels(
 ) -> list[int]:
     """Return the result's numbers of item rows, one per nesting level of `lists`.
 
-    The first is of the first sequence in the result whose lengths are those of `lists`;
-    the next are of its items, as long as both are nested. Raises as `_find_result`.
+    The first number is of the first sequence in the result whose lengths are those of
+    `lists`; the next ones are of its items, as long as these are sequences and `lists`
+    are nested.
+
+    Raises:
+      TypeError, ValueError: as of `_find_result`.
     """
     results = spec.program.value_results
     types = [spec.program.results[r].type for r in results]
@@ -155,7 +163,9 @@ def _find_result(
 ) -> int:
     """Return the first of `results` whose sequences have `lengths` items [examples].
 
-    Raises TypeError if `results` is empty, ValueError if none has such lengths.
+    Raises:
+      TypeError: `results` is empty.
+      ValueError: no result has such numbers of items.
     """
     if not results:
         raise TypeError(

@@ -87,14 +87,17 @@ def empty_fraction(cores: int) -> int:
     """Return n, such that up to 1/n of a wide tile may be empty.
 
     On several cores a wide tile that is half full is faster than narrow tiles, which
-    do not fill the cores; on one core a row costs the same in both. So the order of
-    sums, and last digits, depend on the cores.
+    do not fill the cores. On one core a row costs the same in both, so a wide tile must
+    be nearly full. So the order of sums, and last digits, depend on the cores.
     """
     return 2 if cores > 1 else 6
 
 
 def reverse_widths(widths: Widths) -> Widths:
-    """Return the tile widths of the reverse pass: the widest and the narrowest."""
+    """Return the tile widths of the reverse pass: the widest and the narrowest.
+
+    A width takes twice as long to compile as in the forward pass.
+    """
     # A width takes twice as long to compile as in the forward pass.
     return widths[:1] + widths[1:][-1:]
 
@@ -102,7 +105,8 @@ def reverse_widths(widths: Widths) -> Widths:
 def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
     """Return, per tile width, how many rows at most are left to narrower tiles.
 
-    `empty` is the result of `empty_fraction`; an array [] on the device.
+    By these numbers the host counts the tiles, and a loop decides whether it runs one
+    more. `empty` is the result of `empty_fraction`; an array [] on the device.
     """
     left: list[Part | int] = [width - width // empty for width in widths]
     left[-1] = 0
@@ -110,7 +114,10 @@ def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
 
 
 def tiles(rows: Array, widths: Widths, empty: int) -> Array:
-    """Divide each number of rows [n] into tiles; return counts [n, widths] int32."""
+    """Divide each number of rows [n] into tiles; return counts [n, widths] int32.
+
+    With widths 128, 32 and 4, `172 -> [1, 1, 3]`.
+    """
     counts = np.empty((len(rows), len(widths)), np.int32)
     pairs = zip(widths, max_left_over(widths, empty), strict=True)
     for column, (width, left) in enumerate(pairs):
@@ -139,7 +146,11 @@ class Strategy:
     fixed: ClassVar[bool] = False
 
     def fitted(self, program: Operations, capacity: Capacity) -> Capacity:
-        """Return a capacity less what is not used: here without levels and sums."""
+        """Reduce a capacity to what the strategy uses: here without levels and sums.
+
+        A spec gets this capacity. Fields that are not used are zero or empty, and
+        profiles are staircases.
+        """
         zero = tuple(0 for _ in program.types)
         return replace(capacity, levels=0, fans=zero, sums=zero, stages=0, profiles=())
 
@@ -152,7 +163,10 @@ class Strategy:
         return max(rows, 1)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
-        """Return the trip counts of the loops over a component's steps: here one."""
+        """Return the trip counts of the loops over a component's steps: here one step.
+
+        The sum is the number of rows in the table of tiles.
+        """
         return (1,)
 
     def last_steps(
@@ -199,9 +213,10 @@ class Counted(Strategy):
         """Return one to three tile widths, by the size of the operation's parameters.
 
         Large weights want wide tiles, since a tile reads them once; much beyond 256
-        rows a tile no longer stays in cache. So do small ones, since a narrow tile
-        takes little more than its start. Narrow tiles serve levels near the roots. Each
-        width takes time to compile, so there are few where others gain little.
+        rows a tile no longer stays in cache. Small weights want wide tiles, since a
+        narrow one takes little more than its start. Narrow tiles serve levels near the
+        roots. Each width takes time to compile, so there are two where a third gains
+        little, and one for a cheap operation that is not recurrent.
         """
         if self.reproducible:
             return (SAME,)

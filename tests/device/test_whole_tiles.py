@@ -173,3 +173,13 @@ def test_an_axis_as_long_as_a_probe_is_told(strategy: Any) -> None:
     message = 'a leading axis of [0-9]+ rows, got .101,.: give a row for each row'
     with pytest.raises(TypeError, match=message):
         model.apply(params, schedule)
+
+
+def test_a_function_of_whole_tiles_may_have_an_equation_for_each_row() -> None:
+    """Outside of loops it is traced for the rows that run alone."""
+    w = jnp.arange(16.0).reshape(4, 4)
+    each = jf.Function(lambda x: jnp.stack([row @ w for row in x]), batched=True)
+    model = jf.compile(jf.Map(jf.Vector(4) >> each))
+    rows = np.arange(8.0).reshape(2, 4)
+    result = model.apply({}, model.schedule([list(rows)]))
+    np.testing.assert_allclose(result[0], rows @ w)
