@@ -14,7 +14,7 @@ from jfold.data import tracer
 from jfold.device import execution, hoisting, xla
 from jfold.files import storage
 from jfold.language import fusion
-from jfold.scheduling import staircase, tiles
+from jfold.scheduling import layout, staircase, tiles
 from jfold.tracing import check_graph
 
 LIMITS = {
@@ -22,6 +22,7 @@ LIMITS = {
     execution: {'ROOM': 512},
     fusion: {'SMALL_TABLE': 64},
     hoisting: {'WORTH': 2},
+    layout: {'MEMORY': 512, 'SUM_WIDTH': 2},
     staircase: {'NARROW': 2},
     storage: {'_CHUNK': 128},
     tiles: {
@@ -32,9 +33,10 @@ LIMITS = {
         'SAME_CHUNK': 3,
         'SAME_STEP': 2,
         'SAME_STEP_CHUNK': 3,
-        'SUM_WIDTH': 2,
     },
-    tiles.Counted: {'widths': lambda *_: (5, 2)},
+    tiles.Counted: {
+        'widths': lambda self, *_: (tiles.SAME,) if self.reproducible else (5, 2)
+    },
     tracer: {'CHUNK_WORK': 8},
     xla: {'NARROW': 4},
 }
