@@ -137,8 +137,11 @@ class Graph:
 
     def pick(self, examples: Array) -> Graph:
         """Return the graph of the examples with these indices [n], in this order."""
-        a, b, c, d = (tuple(x.pick(examples) for x in tables) for tables in self.kinds)
-        return Graph(len(examples), a, b, c, d, self.fits)
+        constants, operations, results, labels = (
+            tuple(x.pick(examples) for x in tables) for tables in self.kinds
+        )
+        count, fits = len(examples), self.fits
+        return Graph(count, constants, operations, results, labels, fits)
 
     def __str__(self) -> str:
         counts = ', '.join(str(len(x)) for x in self.operations)
@@ -165,12 +168,12 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
     if len(graphs) == 1:
         return graphs[0]
 
-    a, b, c, d = (
+    constants, operations, results, labels = (
         tuple(map(_join, zip(*tables, strict=True)))
         for tables in zip(*(graph.kinds for graph in graphs), strict=True)
     )
-    examples = sum(graph.examples for graph in graphs)
-    return Graph(examples, a, b, c, d, all(graph.fits for graph in graphs))
+    examples, fits = sum(x.examples for x in graphs), all(x.fits for x in graphs)
+    return Graph(examples, constants, operations, results, labels, fits)
 
 
 def _join(tables: Sequence[Table]) -> Table:

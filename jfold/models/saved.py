@@ -251,7 +251,11 @@ def _export(
 
 
 def _layout_digest(spec: Spec) -> str:
-    """Return a digest of where rows and indices lie in the arrays of a schedule."""
+    """Return a digest of where rows and indices lie in the arrays of a schedule.
+
+    The text of a `Layout` is a part of the file format: a model that was saved under
+    another text is refused.
+    """
     return hashlib.sha256(repr(layout(spec)).encode()).hexdigest()
 
 

@@ -89,6 +89,7 @@ Place: TypeAlias = tuple[int, int]  # a table, and a column in it
 SUMMANDS = -1  # in `Phases.leaving`, the column of the summands of a segment sum
 
 
+@dataclass(frozen=True)
 class Phases:
     """The components of a program in three groups: before, in and behind (after) loops.
 
@@ -107,41 +108,49 @@ class Phases:
         of a segment sum are column -1 of its first operation.
     """
 
-    def __init__(self, operations: Operations) -> None:
-        applied, producers = operations.applied, sources(operations)
-        sums, outputs = segment_sums(operations), outputs_of(operations)
-        self.before, self.loops, self.behind = list[int](), list[int](), list[int]()
-        self.leaving: dict[Place, ProducerSet] = {}
-        self.looped = self.outputs_behind = from_loops = entering = 0
-        for c, part in enumerate(components(operations)):
-            reads = union(union(producers.inputs[o]) for o in part.operations)
-            made = union(outputs[o] for o in part.operations)
-            if not applied.issuperset(part.operations):
-                self.loops.append(c)
-                self.looped |= made
-                entering |= reads
-            elif reads & (self.looped | self.outputs_behind):
-                self.behind.append(c)
-                self.outputs_behind |= made
-                is_sum = sums.issuperset(part.operations)
-                if is_sum and reads & (self.looped | from_loops):
-                    # If its results get no rows, its readers add up its summands.
-                    self.leaving[part.operations[0], SUMMANDS] = reads & ~made
-                    from_loops |= made
-            else:
-                self.before.append(c)
-        readers = applied.difference(sums)
-        for table, columns in enumerate((*producers.inputs, *producers.results)):
-            if table < len(operations.operations) and table not in readers:
-                continue
-            for column, makers in enumerate(columns):
-                if makers & (self.looped | from_loops) or not applied:
-                    self.leaving[table, column] = makers
-        entering |= union(self.leaving.values())
-        self.entering = entering & ~self.looped & ~self.outputs_behind
+    before: list[int]
+    loops: list[int]
+    behind: list[int]
+    looped: ProducerSet
+    outputs_behind: ProducerSet
+    entering: ProducerSet
+    leaving: dict[Place, ProducerSet]
 
 
-phases = memoized(Phases)
+@memoized
+def phases(operations: Operations) -> Phases:
+    """Sort the components into those before loops, in loops and behind them."""
+    applied, producers = operations.applied, sources(operations)
+    sums, outputs = segment_sums(operations), outputs_of(operations)
+    before, loops, behind = list[int](), list[int](), list[int]()
+    leaving: dict[Place, ProducerSet] = {}
+    looped = after = from_loops = entering = 0
+    for c, part in enumerate(components(operations)):
+        reads = union(union(producers.inputs[o]) for o in part.operations)
+        made = union(outputs[o] for o in part.operations)
+        if not applied.issuperset(part.operations):
+            loops.append(c)
+            looped |= made
+            entering |= reads
+        elif reads & (looped | after):
+            behind.append(c)
+            after |= made
+            is_sum = sums.issuperset(part.operations)
+            if is_sum and reads & (looped | from_loops):
+                # If its results get no rows, its readers add up its summands.
+                leaving[part.operations[0], SUMMANDS] = reads & ~made
+                from_loops |= made
+        else:
+            before.append(c)
+    readers = applied.difference(sums)
+    for table, columns in enumerate((*producers.inputs, *producers.results)):
+        if table < len(operations.operations) and table not in readers:
+            continue
+        for column, makers in enumerate(columns):
+            if makers & (looped | from_loops) or not applied:
+                leaving[table, column] = makers
+    entering = (entering | union(leaving.values())) & ~looped & ~after
+    return Phases(before, loops, behind, looped, after, entering, leaving)
 
 
 def type_at(operations: Operations, place: Place) -> int:

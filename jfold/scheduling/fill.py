@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from jfold.program.components import (
 )
 from jfold.scheduling.index_array import NOWHERE, Section, summed_at_once
 from jfold.scheduling.layout import (
+    Layout,
     active_types,
     in_buffers,
     layout,
@@ -46,8 +47,8 @@ from jfold.scheduling.read_modes import (
 from jfold.scheduling.selections import (
     Column,
     Columns,
-    Merged,
     Selection,
+    make_columns,
     parts_of,
 )
 from jfold.scheduling.spec import Spec
@@ -71,7 +72,7 @@ def fill(
         graph = with_pair_tables(selection.every, read_modes(spec))
         if graph is not selection.graph:
             selection = replace(selection, graph=graph, origin=None)
-    batch = _Batch(selection, spec)
+    batch = _make_batch(selection, spec)
     # The array is not cleared before, since every section is written as a whole.
     _write_counts(batch, devices)
     sections = batch.places.sections.owners
@@ -87,13 +88,14 @@ def fill(
 # ---- levels and steps ----------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
 class _Batch:
     """A selection of examples, and the index array that it is written into.
 
     Attributes:
       selection: the examples; its graph may have the tables of `with_pair_tables`.
       spec: of a capacity that holds the selection.
-      indices: [size] int32, the index array, whose numbers are not yet set.
+      indices: [size] int32, the index array.
       counts: by operation that may take several steps, the number of nodes on each
         level [levels].
       nodes: by operation, the node of each row [nodes], numbered as in the graph; only
@@ -102,34 +104,13 @@ class _Batch:
         level ends [levels], from 0.
     """
 
-    def __init__(self, selection: Selection, spec: Spec) -> None:
-        self.selection, self.spec, self.places = selection, spec, layout(spec)
-        self.indices = np.empty(self.places.sections.size, np.int32)
-        self.counts = dict[int, Array]()
-        self.nodes = dict[int, Array]()
-        self.last_steps = dict[int, Array]()
-        for c, component in _in_steps(spec):
-            self._sort(c, component)
-
-    def _sort(self, c: int, component: Component) -> None:
-        """Sort the nodes of component `c` by level, and assign levels to steps."""
-        selection, spec, places = self.selection, self.spec, self.places
-        for o in component.operations:
-            if component.recurrent:
-                levels = selection.levels(o)
-                counts = np.bincount(levels, minlength=1)[1:]
-                if len(counts) > 1:
-                    # NumPy sorts 16 bits by radix, which is faster.
-                    short = levels.astype(np.int16) if len(counts) < 1 << 15 else levels
-                    self.nodes[o] = short.argsort(kind='stable')
-            else:
-                number = int(selection.totals[len(spec.program.types) + o])
-                counts = np.array([number] if number else [], np.intp)
-            self.counts[o] = counts
-        counted = [self.counts[o] for o in component.operations]
-        widths = [places.widths[o] for o in component.operations]
-        strategy = strategy_of(spec)
-        self.last_steps[c] = strategy.last_steps(counted, widths, places.trips[c])
+    selection: Selection
+    spec: Spec
+    places: Layout
+    indices: Array
+    counts: dict[int, Array] = field(default_factory=dict)
+    nodes: dict[int, Array] = field(default_factory=dict)
+    last_steps: dict[int, Array] = field(default_factory=dict)
 
 
 @memoized
@@ -137,6 +118,30 @@ def _in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
     """Return the components, with numbers, that may run in several steps."""
     pairs = zip(running_components(spec), layout(spec).tables, strict=True)
     return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
+
+
+def _make_batch(selection: Selection, spec: Spec) -> _Batch:
+    """Make a batch: sort nodes by level, assign levels to steps; indices stay unset."""
+    places = layout(spec)
+    result = _Batch(selection, spec, places, np.empty(places.sections.size, np.int32))
+    for c, component in _in_steps(spec):
+        for o in component.operations:
+            if component.recurrent:
+                levels = selection.levels(o)
+                counts = np.bincount(levels, minlength=1)[1:]
+                if len(counts) > 1:
+                    # NumPy sorts 16 bits by radix, which is faster.
+                    short = levels.astype(np.int16) if len(counts) < 1 << 15 else levels
+                    result.nodes[o] = short.argsort(kind='stable')
+            else:
+                number = int(selection.totals[len(spec.program.types) + o])
+                counts = np.array([number] if number else [], np.intp)
+            result.counts[o] = counts
+        counted = [result.counts[o] for o in component.operations]
+        widths = [places.widths[o] for o in component.operations]
+        steps = strategy_of(spec).last_steps(counted, widths, places.trips[c])
+        result.last_steps[c] = steps
+    return result
 
 
 def _row_steps(batch: _Batch, t: int) -> Array:
@@ -294,6 +299,7 @@ class _Target(NamedTuple):
     leaves_edges: bool = False
 
 
+@dataclass(frozen=True, eq=False)
 class _Reads:
     """The inputs and results that read by row index, with the places of the indices.
 
@@ -303,26 +309,32 @@ class _Reads:
       edges, steps, leave_edges: [columns] attributes of the targets.
     """
 
-    def __init__(self, spec: Spec) -> None:
-        # Stable: among columns of one space, those of operations in loops come first.
-        ordered = sorted(_targets(spec), key=lambda x: (x[0].space, x[1].operation < 0))
-        self.targets = targets = [x for _, x in ordered]
-        program = spec.program
-        spaces = len(program.types) + len(program.operations) + len(program.results)
-        self.columns = Columns([x for x, _ in ordered], spaces)
-        self.edges = np.array([x.edge for x in targets], np.int32)
-        self.steps = np.array([x.step for x in targets], np.int32)
-        self.leave_edges = np.array([x.leaves_edges for x in targets], bool)
+    columns: Columns
+    targets: tuple[_Target, ...]
+    edges: Array
+    steps: Array
+    leave_edges: Array
 
 
-_reads = memoized(_Reads)
+@memoized
+def _reads(spec: Spec) -> _Reads:
+    """Return the inputs and results that read by row index, and the indices' places."""
+    # Stable: among columns of one space, those of operations in loops come first.
+    ordered = sorted(_targets(spec), key=lambda x: (x[0].space, x[1].operation < 0))
+    columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
+    edges = np.array([x.edge for x in targets], np.int32)
+    steps = np.array([x.step for x in targets], np.int32)
+    leave_edges = np.array([x.leaves_edges for x in targets], bool)
+    program = spec.program
+    spaces = len(program.types) + len(program.operations) + len(program.results)
+    return _Reads(make_columns(columns, spaces), targets, edges, steps, leave_edges)
 
 
 def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     """Yield (column, target) for each input and result tensor that reads by index.
 
-    Where values are added up, one column has the summands, and another the row that
-    each is added to.
+    A slot that is read in place yields nothing. Where values are added up, one column
+    has the summands, and another the row that each summand is added to.
     """
     program, places = spec.program, layout(spec)
     sections, leaving = places.sections, places.edges_leaving
@@ -373,7 +385,7 @@ def _write_rows(batch: _Batch) -> None:
     selection = batch.selection
     # In loops all reads are indexed.
     in_slots = has_slots(spec.program)
-    merged = Merged(selection, reads.columns) if in_slots else selection.values
+    merged = selection.merge(reads.columns) if in_slots else selection.values
     of_values = merged.ends[reads.columns.ends[types]]
     rows = merged.numbers
     # Numbers of values become rows of buffers. Behind them are numbers that are rows

@@ -284,13 +284,16 @@ class Schedule(Displayed):
 
     def __repr__(self) -> str:
         shards = f', {shards.count} shards' if (shards := self.spec.shards) else ''
-        told = f'stacked {list(self.stacked)}'
-        if not self.stacked:
-            try:
-                told = f'{int(self.counts.sum())} nodes, depth {self.depth}'
-            except (TypeError, ValueError, jax.errors.JAXTypeError):
-                told = 'traced'
-        return f'Schedule({self.examples} examples{shards}, {told})'
+        return f'Schedule({self.examples} examples{shards}, {self._summary()})'
+
+    def _summary(self) -> str:
+        """Return a phrase for `repr`: nodes and depth, 'traced', or 'stacked ...'."""
+        if self.stacked:
+            return f'stacked {list(self.stacked)}'
+        try:
+            return f'{int(self.counts.sum())} nodes, depth {self.depth}'
+        except (TypeError, ValueError, jax.errors.JAXTypeError):
+            return 'traced'
 
 
 def check_not_stacked(schedule: Schedule) -> None:
@@ -321,7 +324,8 @@ def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
 def on_device(schedule: Schedule) -> Schedule:
     """Return a schedule with all arrays but 64-bit ones moved to its devices."""
     # JAX may allow 64 bits in the caller's thread alone, and this may be another.
-    where = schedule.spec.shards and schedule.spec.shards.sharding
+    shards = schedule.spec.shards
+    where = None if shards is None else shards.sharding
 
     def moved(x: jax.Array | Array) -> jax.Array | Array:
         wide = x.dtype.name.endswith(('64', '128'))

@@ -64,19 +64,26 @@ class Column(NamedTuple):
     number: int
 
 
+@dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns of value or row numbers, sorted by `space`, of which there are `count`.
+    """Columns of value or row numbers, sorted by `space`.
 
     Attributes:
       spaces, tables: [columns] the `space` and the `table` of each.
-      ends: [count + 1] the index in `every` where the columns of each space begin.
+      ends: [spaces + 1] the index in `every` where the columns of each space begin.
     """
 
-    def __init__(self, every: Sequence[Column], count: int) -> None:
-        self.every = every
-        self.spaces, self.tables, _ = np.array(every, np.intp).reshape(-1, 3).T
-        ends: list[int] = self.spaces.searchsorted(np.arange(count + 1)).tolist()
-        self.ends = ends
+    every: tuple[Column, ...]
+    spaces: Array
+    tables: Array
+    ends: tuple[int, ...]
+
+
+def make_columns(columns: Sequence[Column], count: int) -> Columns:
+    """Make `Columns` from columns sorted by `space`, for `count` spaces."""
+    spaces, tables, _ = np.array(columns, np.intp).reshape(-1, 3).T
+    ends = spaces.searchsorted(np.arange(count + 1)).tolist()
+    return Columns(tuple(columns), spaces, tables, tuple(ends))
 
 
 @memoized
@@ -86,7 +93,7 @@ def value_columns(program: Operations) -> Columns:
     for table, operands in enumerate(operand_types(program)):
         first = int(table < len(program.operations))  # column 0 of these has levels
         columns += [Column(t, types + table, a) for a, t in enumerate(operands, first)]
-    return Columns(sorted(columns, key=lambda column: column.space), types)
+    return make_columns(sorted(columns, key=lambda column: column.space), types)
 
 
 @memoized
@@ -103,9 +110,10 @@ def loop_columns(program: Operations) -> Columns:
         return o in full or (o, column.number - (o < operations)) in leaving
 
     every = value_columns(program).every
-    return Columns([x for x in every if is_in_loops(x)], types)
+    return make_columns([x for x in every if is_in_loops(x)], types)
 
 
+@dataclass(frozen=True, eq=False)
 class Merged:
     """The entries of columns, with values numbered through a selection's examples.
 
@@ -115,17 +123,10 @@ class Merged:
       ends: [columns + 1] where in `numbers` each column begins, and the last ends.
     """
 
-    def __init__(self, selection: Selection, columns: Columns) -> None:
-        counts, begin = selection.counts[columns.tables], selection.numbers.first
-        if len(columns.spaces) and columns.spaces[-1] >= len(begin):
-            begin = np.concatenate([begin, selection.before[len(begin) :]])
-        # For each row of each column, the number at which its space and example begin.
-        self.numbers = begin[columns.spaces].ravel().repeat(counts.ravel())
-        in_graph = [selection.column(table, a) for _, table, a in columns.every]
-        if in_graph:
-            self.numbers += concatenate_arrays(in_graph)
-        self.columns, self.lengths = columns, selection.totals[columns.tables]
-        self.ends: list[int] = [0, *self.lengths.cumsum().tolist()]
+    columns: Columns
+    numbers: Array
+    lengths: Array
+    ends: list[int]
 
     @cached_property
     def places(self) -> dict[tuple[int, int], int]:
@@ -141,6 +142,7 @@ class Merged:
 # ---- numbers of values ---------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
 class Parts:
     """The parts (producers of values) that `value_parts` lists, sorted by type.
 
@@ -151,13 +153,10 @@ class Parts:
       shared: [parts, 1] how many of the program's constants precede the part's values.
     """
 
-    def __init__(self, program: Operations) -> None:
-        parts = sorted(value_parts(program))  # a type's constants precede its outputs
-        self.places = {(table, k): (p, t) for p, (t, table, k) in enumerate(parts)}
-        types, self.tables, _ = np.array(parts, np.intp).reshape(-1, 3).T
-        self.bounds = np.searchsorted(types, np.arange(len(program.types) + 1))
-        constants = [*shared_counts(program), *(0 for _ in program.operations)]
-        self.shared = np.array(constants, np.intp)[self.tables, None]
+    places: dict[tuple[int, int], tuple[int, int]]
+    tables: Array
+    bounds: Array
+    shared: Array
 
     def by_example(self, numbers: Array) -> Array:
         """Flatten numbers [parts, examples]: by type, then example, then part [cells].
@@ -170,9 +169,19 @@ class Parts:
         return concatenate_arrays([numbers[a:b].T.ravel() for a, b in bounds])
 
 
-parts_of = memoized(Parts)
+@memoized
+def parts_of(program: Operations) -> Parts:
+    """Return the producers of the values of a program's examples."""
+    parts = sorted(value_parts(program))  # constants of a type come before its outputs
+    places = {(table, k): (p, t) for p, (t, table, k) in enumerate(parts)}
+    types, tables, _ = np.array(parts, np.intp).reshape(-1, 3).T
+    bounds = np.searchsorted(types, np.arange(len(program.types) + 1))
+    constants = [*shared_counts(program), *(0 for _ in program.operations)]
+    shared = np.array(constants, np.intp)[tables, None]
+    return Parts(places, tables, bounds, shared)
 
 
+@dataclass(frozen=True, eq=False)
 class Numbers:
     """The value numbers of a selection: one range, a cell, per producer and example.
 
@@ -183,11 +192,10 @@ class Numbers:
       places: [cells + 1] the number of the first value of each cell.
     """
 
-    def __init__(self, selection: Selection) -> None:
-        self.parts, self.examples = parts_of(selection.program), len(selection)
-        counts = selection.counts[self.parts.tables] + self.parts.shared
-        self.cells = self.parts.by_example(counts)
-        self.places = first_of(self.cells)
+    parts: Parts
+    cells: Array
+    places: Array
+    examples: int
 
     @cached_property
     def first(self) -> Array:
@@ -332,7 +340,9 @@ class Selection(Memoized):
     @cached_property
     def numbers(self) -> Numbers:
         """The numbering of values through all chosen examples."""
-        return Numbers(self)
+        parts = parts_of(self.program)
+        cells = parts.by_example(self.counts[parts.tables] + parts.shared)
+        return Numbers(parts, cells, first_of(cells), len(self))
 
     @property
     def behind(self) -> int:
@@ -348,10 +358,23 @@ class Selection(Memoized):
             np.cumsum(self.counts[:, :-1], axis=1, out=result[:, 1:])
         return result
 
+    def merge(self, columns: Columns) -> Merged:
+        """Return the entries of columns, with values numbered through all examples."""
+        counts, begin = self.counts[columns.tables], self.numbers.first
+        if len(columns.spaces) and columns.spaces[-1] >= len(begin):
+            begin = np.concatenate([begin, self.before[len(begin) :]])
+        # For each row of each column, the number at which its space and example begin.
+        numbers = begin[columns.spaces].ravel().repeat(counts.ravel())
+        in_graph = [self.column(table, number) for _, table, number in columns.every]
+        if in_graph:
+            numbers += concatenate_arrays(in_graph)
+        lengths = self.totals[columns.tables]
+        return Merged(columns, numbers, lengths, [0, *lengths.cumsum().tolist()])
+
     @cached_property
     def values(self) -> Merged:
         """The numbers of the values that operations and results read."""
-        return Merged(self, value_columns(self.program))
+        return self.merge(value_columns(self.program))
 
     def outputs_of(self, o: int) -> Array:
         """Return the number of the value that each node of operation `o` makes [nodes].
@@ -383,7 +406,7 @@ def use_counts(selection: Selection, in_loops: bool) -> Array:
     With `in_loops` only reads in loops, and reads of loops' values, are counted.
     """
     program = selection.program
-    reads = Merged(selection, loop_columns(program)) if in_loops else selection.values
+    reads = selection.merge(loop_columns(program)) if in_loops else selection.values
     numbers, shared = selection.numbers, shared_counts(program)
     counts = np.bincount(reads.numbers, minlength=numbers.ends[-1])
     for t in active_types(program):

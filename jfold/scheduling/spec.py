@@ -255,7 +255,9 @@ class SpecKey:
         program = self.program()
         operations = 0 if program is None else len(program.operations)
         shape = zlib.crc32(str((capacity.numbers, capacity.profiles)).encode())
-        options = f'{strategy}, {residuals}' + ', reproducible' * reproducible
+        options = f'{strategy}, {residuals}'
+        if reproducible:
+            options += ', reproducible'
         return (
             f'shape {shape:08x} (examples: {capacity.examples}, nodes: '
             f'{sum(capacity.rows)}, operations: {operations}, {options}), expected of '

@@ -214,8 +214,9 @@ def with_pair_tables(selection: Selection, modes: tuple[ReadMode, ...]) -> Graph
         if mode is ReadMode.SUMMED:
             table, begin = _table(selection, slot), selection.numbers.first[slot.type]
             owner = selection.owners(table)[pairs.rows]
-            begins = begin, pairs.rows, selection.before[table]
-            tables.append(_table_of(selection, owner, pairs.values, *begins))
+            rows = pairs.rows - selection.before[table][owner]
+            values = pairs.values - begin[owner]
+            tables.append(_table_of(selection, owner, values, rows))
     if ReadMode.SUMMED not in modes:
         sums = segment_sums(selection.program)
         parts = (part.operations for part in components(selection.program))
@@ -237,23 +238,11 @@ def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
     # A sum reads values of its own example only.
     begin = selection.numbers.first[t]
     owner = np.searchsorted(begin, sums, 'right') - 1
-    return _table_of(selection, owner, values, begin, sums, begin)
+    return _table_of(selection, owner, values - begin[owner], sums - begin[owner])
 
 
-def _table_of(
-    selection: Selection,
-    owner: Array,
-    values: Array,
-    first_values: Array,
-    rows: Array,
-    first_rows: Array,
-) -> Table:
-    """Make a table of `values` and `rows` [n], numbered in each example from 0.
-
-    `owner` [n], ascending, is the example of each; the example's first numbers are in
-    `first_values` and `first_rows` [examples].
-    """
-    columns = values - first_values[owner], rows - first_rows[owner]
+def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
+    """Make a table of `columns` [rows]; `owner`, ascending, is each row's example."""
     first = first_of(np.bincount(owner, minlength=len(selection)))
     return Table(first, tuple(x.astype(np.int32) for x in columns))
 
