@@ -190,6 +190,13 @@ def test_an_index_outside_a_table() -> None:
         assert 'index 12 is out of bounds for axis 0 with size 10' in text
 
 
+def test_a_place_that_is_written_by_an_index() -> None:
+    put = jf.Function(lambda x, i: jnp.log(x.at[i].set(2.0)))
+    every = jf.Map(jf.Record((jf.Vector(3), jf.Scalar('int32'))) >> put)
+    text = told(every, [[([1, 2, 3], 1)], [([4, 5, -1], 0)]])
+    assert text.startswith('example 1, at [0]: expected finite values of ')
+
+
 @pytest.mark.parametrize(
     'reduce', [jf.Sum(), jf.Reduce(jnp.add), jf.Fold(jnp.add, np.float32(0))]
 )
