@@ -86,7 +86,8 @@ def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     program = round_.program(tables.listed)
     chosen = choose_operations(program, round_.uses, round_.grouped, fuses)
     if chosen.feeds:  # fusion renumbers operations, so the source is written again
-        round_, text = generate_source(tables, chosen)
+        facts = round_.facts.renumbered(program, chosen)
+        round_, text = generate_source(tables, chosen, facts=facts)
     unrolled = unroll_rounds(tables, chosen, round_, text) if unrolls else None
     applied: frozenset[int] = frozenset()
     if unrolled:

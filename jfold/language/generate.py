@@ -32,6 +32,7 @@ from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
 
 MOST_ROUNDS = 64
+NO_FACTS = Facts()
 _LIMIT = threading.RLock()  # the recursion limit is that of all threads
 TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 
@@ -305,7 +306,10 @@ def tall_stack() -> Iterator[None]:
 
 
 def generate_source(
-    tables: Tables, chosen: OperationChoice, deep: bool = False
+    tables: Tables,
+    chosen: OperationChoice,
+    deep: bool = False,
+    facts: Facts = NO_FACTS,
 ) -> tuple[Generator, str]:
     """Generate the source that records examples, round by round up to a fixed point.
 
@@ -313,8 +317,8 @@ def generate_source(
 
     Args:
       deep: whether calls in the source are yielded, for data deeper than the stack.
+      facts: what the first round starts from; the fewer, the more rounds.
     """
-    facts = Facts()
     for number in itertools.count(1):
         round_ = Generator(tables, chosen, facts, deep)
         text, facts = round_.write(), round_.new_facts()

@@ -328,12 +328,12 @@ class Lines:
             types = enumerate(g.tables.listed[o].outputs)
             return [s.Tensor('', type_, use=(use, k)) for k, type_ in types]
         if chosen.inside:
-            inputs = chosen.outside_inputs(o, inputs)
+            inputs = chosen.outside_inputs(o, inputs, lambda _, x: x.use[0].inputs)
             o = chosen.number.get(o, o)
         g.uses.append(use)
         o = g.applied(o, inputs, use)
         rows, makers = g.rows_of('operation', o, len(inputs)), g.makers_of(o)
-        name, about = identifier(g.operations[o].layer.name), repr(g.operations[o])
+        name, about = identifier(g.operations[o].layer.name), g.operations[o]
         entries = self.entries(rows, inputs, name, about)
         # Without any entry nothing would count the rows: a tape of zeros does.
         if not entries and not self.is_in_step(rows):
@@ -353,7 +353,7 @@ class Lines:
         return self.g.is_alone(rows.key) and self.region.counter is not None
 
     def entries(
-        self, rows: Rows, inputs: Sequence[s.Tensor], name: str, about: str
+        self, rows: Rows, inputs: Sequence[s.Tensor], name: str, about: object
     ) -> list[tuple[Tape, str]]:
         """Return (tape, expression) for each input that has to be put on a tape.
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from jfold.language import symbols as s
 from jfold.language.names import Names, identifier
@@ -22,8 +22,10 @@ from jfold.language.typed import TypedUse
 from jfold.program.components import (
     are_recurrent,
     component_of,
+    first_results,
     output_places,
     results_in,
+    union,
 )
 from jfold.program.operations import Operation, Operations, Producers, ProducerSet
 from jfold.program.result_tables import Result, tensors_in_row
@@ -56,6 +58,35 @@ class Facts:
     split: list[int] = field(default_factory=list)
     sites: dict[Hashable, dict[Any, None]] = field(default_factory=dict)
 
+    def renumbered(self, before: Operations, chosen: OperationChoice) -> Facts:
+        """Return facts about a program `before`, as facts about operations `chosen`."""
+        now = replace(before, operations=tuple(chosen.operations or ()))
+        numbers = {o: n for o, n in chosen.number.items() if o not in chosen.inside}
+        first, outputs = first_results(now), output_places(before)
+        to = [1 << first[numbers[o]] + k if o in numbers else 0 for o, k in outputs]
+
+        def renamed(makers: ProducerSet) -> ProducerSet:
+            return union(to[bit] for bit in results_in(makers))
+
+        places = Counter[Hashable]()
+        for key, count in self.places.items():
+            kind, number, *_ = cast(tuple[Any, ...], key)
+            if kind != 'operation':
+                places[key] += count
+            elif number in numbers:
+                places[kind, numbers[number]] += count
+        joined = {key: list(map(renamed, x)) for key, x in self.joined.items()}
+        # An operation may read what any of those that it replaces may read.
+        read = self.sources.inputs
+        inputs = [[0] * len(operation.inputs) for operation in now.operations]
+        for o, n in numbers.items():
+            makers = chosen.outside_inputs(o, read[o], lambda p, _: read[p])
+            both = zip(inputs[n], map(renamed, makers), strict=True)
+            inputs[n] = [a | b for a, b in both]
+        results = tuple(tuple(map(renamed, row)) for row in self.sources.results)
+        sources = Producers(tuple(map(tuple, inputs)), results)
+        return replace(self, places=places, joined=joined, sources=sources, split=[])
+
 
 @dataclass(frozen=True, eq=False)
 class OperationChoice:
@@ -82,18 +113,23 @@ class OperationChoice:
     kinds: tuple[tuple[int, int], ...] | None = None
     levelled: frozenset[int] = frozenset()
 
-    def outside_inputs(self, o: int, inputs: Sequence[Any]) -> list[Any]:
+    def outside_inputs(
+        self,
+        o: int,
+        inputs: Sequence[Any],
+        inputs_of: Callable[[int, Any], Sequence[Any]],
+    ) -> list[Any]:
         """Return what operation `o`, with others fused into it, reads from outside.
 
-        Operands of fused operations come first. An item of `inputs` that is an output
-        of a fused operation has as `use` a pair: its application, the output's number.
+        Operands of fused operations come first. `inputs_of(p, x)` is what operation
+        `p`, fused into `o`, reads; `x` is the one of `inputs` that it makes.
         """
         feeds = self.feeds.get(o, (None,) * len(inputs))
         pairs = list(zip(inputs, feeds, strict=True))
         result: list[Any] = []
         # Once for each fused producer, though several of its outputs may be read.
-        for use in dict.fromkeys(x.use[0] for x, feed in pairs if feed):
-            result += self.outside_inputs(use.operation, use.inputs)
+        for p, x in {feed[0]: x for x, feed in pairs if feed}.items():
+            result += self.outside_inputs(p, inputs_of(p, x), inputs_of)
         return result + [x for x, feed in pairs if not feed]
 
 
@@ -284,11 +320,12 @@ class Round:
             self.where.setdefault(name, self.node)
         return name
 
-    def tape(self, wanted: str, about: str, width: int = 1) -> Tape:
+    def tape(self, wanted: str, about: object, width: int = 1) -> Tape:
         """Add and return a `Tape` of `width` entries per row, commented by `about`."""
         # A comment is one line, whatever names are in it.
-        about = about if about.isprintable() else ascii(about)
-        tape = Tape(self.names.new(wanted), about, width)
+        text = str(about)
+        text = text if text.isprintable() else ascii(text)
+        tape = Tape(self.names.new(wanted), text, width)
         self.tapes.append(tape)
         return tape
 

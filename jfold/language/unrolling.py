@@ -43,12 +43,11 @@ from jfold.program.components import (
     components,
     direct_reads,
     first_results,
-    output_places,
     results_in,
     sources,
     union,
 )
-from jfold.program.operations import ADD, Operation, Operations, Producers, ProducerSet
+from jfold.program.operations import ADD, Operations
 
 MOST = 128  # uses: XLA would compile each, where a loop has the code of one round
 
@@ -69,20 +68,22 @@ def unroll_rounds(
     if not is_alone or not parts.sums_are_in_a_row:
         if sum(applied_at.values()) > MOST:
             return None
-        program, levelled = parts.program, parts.looped | parts.sums
+        program, levelled = parts.program, frozenset[int]()
         # First each use gets its own operation; then those of one stage become one.
         split, parts = _split(tables, chosen, levelled)
         if parts.looped and not parts.sums:
             return None
-        # Uses that need no loop may be written for lists, which was not known before.
-        still = frozenset(split.seen.split[place] for place in parts.looped)
-        if still != levelled:
-            levelled = still
+        # The code of uses that need a loop tells levels.
+        if parts.looped:
+            levelled = frozenset(split.seen.split[place] for place in parts.looped)
             split, parts = _split(tables, chosen, levelled)
-        now, operations = _staged_operations(split, parts, program)
-        kinds = tuple(zip(split.seen.split, now, strict=True))
-        chosen = replace(chosen, operations=operations, kinds=kinds, levelled=levelled)
-        after, text = generate_source(tables, chosen)
+        staged = _staged_operations(split, parts, program)
+        kinds = tuple(zip(split.seen.split, staged.number.values(), strict=True))
+        facts = split.facts.renumbered(parts.program, staged)
+        chosen = replace(
+            chosen, operations=staged.operations, kinds=kinds, levelled=levelled
+        )
+        after, text = generate_source(tables, chosen, facts=facts)
         parts = _parts_of(after)
         if any(o in parts.looped and use not in levelled for use, o in kinds):
             return None  # its levels were not recorded
@@ -209,7 +210,7 @@ def _around(parts: Parts) -> tuple[set[int], set[int]]:
 
 def _staged_operations(
     split: Generator, parts: Parts, program: Operations
-) -> tuple[tuple[int, ...], tuple[Operation, ...]]:
+) -> OperationChoice:
     """Merge those uses of an operation that have the same stage into one new operation.
 
     Return the operation number of each place, and the new operations, by component.
@@ -233,26 +234,13 @@ def _staged_operations(
     distinct = sorted({*kinds})
     numbers = [distinct.index(kind) for kind in kinds]  # at most `MOST`
     operations = tuple(program.operations[o] for _, o, *_ in distinct)
+    staged = OperationChoice(operations, dict(enumerate(numbers)))
     # The operations are sorted by component, so that the rows of one lie together.
-    unordered = replace(program, operations=operations)
-    first = first_results(unordered)
-    to = [1 << first[numbers[place]] + k for place, k in output_places(apart)]
-
-    def translated(makers: ProducerSet) -> ProducerSet:
-        """Return producers, renumbered as outputs of the new operations."""
-        return union(to[bit] for bit in results_in(makers))
-
-    # A new operation may read what any of its uses may read.
-    inputs = [[0] * len(operation.inputs) for operation in operations]
-    read = sources(apart)
-    for n, of_use in zip(numbers, read.inputs, strict=True):
-        inputs[n] = [a | translated(b) for a, b in zip(inputs[n], of_use, strict=True)]
-    results = tuple(tuple(map(translated, row)) for row in read.results)
-    producers = Producers(tuple(map(tuple, inputs)), results)
-    parts_in_order = components(replace(unordered, sources=producers))
-    order = [o for part in parts_in_order for o in part.operations]
-    place = {o: n for n, o in enumerate(order)}
-    return tuple(place[n] for n in numbers), tuple(operations[o] for o in order)
+    read = split.facts.renumbered(apart, staged).sources
+    in_parts = components(replace(apart, operations=operations, sources=read))
+    order = [o for part in in_parts for o in part.operations]
+    in_order = tuple(operations[o] for o in order)
+    return OperationChoice(in_order, {k: order.index(n) for k, n in enumerate(numbers)})
 
 
 def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:

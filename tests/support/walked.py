@@ -136,7 +136,7 @@ class Rows:
         if o in self.chosen.inside:
             use = Use(o, operands)
             return [Row(('pending',), 0, k, use=(use, k)) for k in outputs]
-        operands = self.chosen.outside_inputs(o, operands)
+        operands = self.chosen.outside_inputs(o, operands, lambda _, x: x.use[0].inputs)
         o = self.chosen.number.get(o, o)
         # A level is a step of the loop of one recurrent component. Only operands of the
         # same component count: all others are computed before that loop.
