@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of mutants, which `make mutants` runs, fits the code."""
+"""The list of mutants, which `make mutants` runs, fits the code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from mutant_table import MUTANTS, Mutant
+from mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the mutants of `mutant_table.py`: tests must fail where code is made wrong.
+"""Runs the mutants of `mutants.diff`: tests must fail where code is made wrong.
 
 python tests/support/mutants.py [--only WORD] [--workers 2]
 
@@ -24,11 +24,49 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from mutant_table import MUTANTS, Mutant
-
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 600  # seconds that the tests of a mutant may take
 FAILED, INTERRUPTED = 1, 2  # exit statuses of pytest
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake in the code.
+
+    Attributes:
+      rule: what must hold, and no longer does.
+      file: the path in the repository.
+      before: a text that is there once.
+      after: the wrong text in its place.
+      tests: files of tests, of which one must fail.
+    """
+
+    rule: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+    @property
+    def room(self) -> str:
+        """The room of `jfold/` that the file is in; `top` for files in no room."""
+        _, *folders, _ = Path(self.file).parts
+        return folders[0] if folders else 'top'
+
+
+def parsed(text: str) -> Iterator[Mutant]:
+    """Yield the mutants of a text: per mutant a rule, its place, and a change."""
+    for part in text.rstrip('\n').split('\n\n'):
+        if not part.startswith('#'):
+            rule, place, *lines = part.split('\n')
+            file, tests = place.split(' seen by ')
+            before, after = (
+                '\n'.join(x[1:] for x in lines if x.startswith(sign)) for sign in '-+'
+            )
+            yield Mutant(rule, file, before, after, tuple(tests.split(', ')))
+
+
+MUTANTS = tuple(parsed(Path(__file__).with_suffix('.diff').read_text()))
 
 
 @dataclass(frozen=True)
