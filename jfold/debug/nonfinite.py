@@ -100,9 +100,10 @@ def find_nan(
 
     Operations run one by one, which is slow but compiles nothing large; so pass the
     examples of one batch or fewer. Infinite outputs of infinite inputs do not count. An
-    index outside an array, for which JAX gives NaN or another row, is found too. Layers
-    with random draws draw nothing. Gradients are those of a step of training: results
-    that the loss does not read have none.
+    index outside an array, for which JAX gives NaN or another row, is found too, except
+    in a layer with a `while_loop` that JAX cannot check. Layers with random draws draw
+    nothing. Gradients are those of a step of training: results that the loss does not
+    read have none.
 
     Args:
       model: as `jfold.compile` returns it.

@@ -7,7 +7,6 @@ Rows run `ROWS` at a time: an operation is compiled once, for this number of row
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -66,8 +65,13 @@ class Runner:
             of_params, of_inputs = jax.tree.map(maybe_zero, pull(cotangents))
             return of_inputs, jax.tree.leaves(of_params)  # `None` for ints
 
+        def checked(*inputs: Any) -> tuple[checkify.Error, list[Any]]:
+            try:
+                return checkify.checkify(on_row, errors=checkify.index_checks)(*inputs)
+            except Exception:  # of some `while_loop`s, whose indices stay unchecked
+                return checkify.init_error, on_row(*inputs)
+
         self.params = params
-        checked = checkify.checkify(on_row, errors=checkify.index_checks)
         self._forward = jax.jit(on_rows(checked))
         self._reverse = jax.jit(reverse, static_argnums=0)
 
@@ -78,9 +82,10 @@ class Runner:
         """
         rows = (padded(x, ROWS, 'edge') for x in inputs)
         error, outputs = self._forward(self.params, *rows)
-        text = jax.device_get(error).get() or ''
-        texts = re.findall(r'^at mapped index (\d+): (.*?) *$', text, re.MULTILINE)
-        return [np.array(x)[:count] for x in outputs], {int(k): x for k, x in texts}
+        error = jax.device_get(error)
+        texts = [jax.tree.map(lambda x, k=k: x[k], error).get() for k in range(count)]
+        by_row = {k: text.strip() for k, text in enumerate(texts) if text}
+        return [np.array(x)[:count] for x in outputs], by_row
 
     def reverse(
         self, live: tuple[int, ...], inputs: Arrays, cotangents: Arrays

@@ -190,6 +190,16 @@ def test_an_index_outside_a_table() -> None:
         assert 'index 12 is out of bounds for axis 0 with size 10' in text
 
 
+def test_a_loop_whose_turns_depend_on_its_inputs() -> None:
+    """JAX's `checkify` refuses a batch of such loops."""
+
+    def grown(x: Any) -> Any:
+        return jax.lax.while_loop(lambda y: y < jnp.exp(x), lambda y: y * x, x)
+
+    assert told(number >> grown, [3, 200]).startswith('example 1: ')
+    assert told(jf.Vector(1) >> jax.vmap(grown), [[3], [200]]).startswith('example 1: ')
+
+
 def test_a_place_that_is_written_by_an_index() -> None:
     put = jf.Function(lambda x, i: jnp.log(x.at[i].set(2.0)))
     every = jf.Map(jf.Record((jf.Vector(3), jf.Scalar('int32'))) >> put)
