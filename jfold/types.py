@@ -23,6 +23,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jfold.base.arrays import dtype_of, shape_of
+from jfold.base.errors import is_int
 from jfold.base.printing import Printed, full_text
 from jfold.base.structs import TUPLE, Form, StructForm, flatten_once, is_struct
 from jfold.base.tracebacks import api_boundary
@@ -360,9 +361,9 @@ def convert_to_type(spec: TypeLike) -> Type:
     if isinstance(spec, tuple):
         return TupleType(spec)
     if isinstance(spec, list):
-        has_dtype = bool(spec) and not isinstance(spec[-1], int | np.integer)
+        has_dtype = bool(spec) and not is_int(spec[-1])
         return TensorType(spec[:-1], spec[-1]) if has_dtype else TensorType(spec)
-    if isinstance(spec, int | np.integer):
+    if is_int(spec):
         return TensorType((int(spec),))
     if isinstance(spec, str | np.dtype) or callable(spec):
         return TensorType((), spec)

@@ -13,6 +13,8 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
+from jfold.base.errors import is_int
+
 if TYPE_CHECKING:
     from chex import ArrayTree
 
@@ -129,7 +131,7 @@ def shape_of(shape: Iterable[int]) -> tuple[int, ...]:
       TypeError: `shape` is no tuple or list of non-negative ints.
     """
     is_shape = isinstance(shape, tuple | list) and all(
-        isinstance(n, int | np.integer) and n >= 0 for n in shape
+        is_int(n) and n >= 0 for n in shape
     )
     if not is_shape:
         hint = ''

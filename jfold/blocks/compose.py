@@ -68,8 +68,10 @@ class Wire(Operand):
     @api_boundary
     def __getitem__(self, key: object) -> Wire:
         if isinstance(self.block, Record):  # a field's key, or an index
-            keys = [name for name, _ in self.block.fields]
-            key = keys.index(key) if key in keys else key
+            # A bool is the key that is this bool, not the int that equals it.
+            keys = [(name, isinstance(name, bool)) for name, _ in self.block.fields]
+            found = key, isinstance(key, bool)
+            key = keys.index(found) if found in keys else key
         return self.scope.add(GetItem(key), self)
 
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Wire:

@@ -336,7 +336,7 @@ class Walk:
         """
         if not isinstance(x, Located):
             return list(x)
-        if why := why_no_sequence(type(x.value)):
+        if why := why_no_sequence(x.value):
             text = f'expected a sequence, got {short_repr(x.value)}; {why}'
             raise misfit(node, text, x)
         try:

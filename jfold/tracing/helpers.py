@@ -44,13 +44,15 @@ def count_of(number: int) -> str:
     return f'{number} item' if number == 1 else f'{number} items'
 
 
-def why_no_sequence(type_: type) -> str:
-    """Return a hint on an iterable type that is no sequence; '' for a sequence."""
-    if issubclass(type_, Mapping):
+def why_no_sequence(x: object) -> str:
+    """Return a hint on an iterable that is no sequence or is masked; else ''."""
+    if isinstance(x, Mapping):
         return '`InputTransform(lambda x: list(x.values()))`, or of `items`, makes one'
-    if issubclass(type_, set | frozenset):
+    if isinstance(x, set | frozenset):
         return 'it has no order: `InputTransform(sorted)` gives it one'
-    return why_no_value(type_)
+    if isinstance(x, np.ma.MaskedArray) and has_masked([x]):
+        return MASKED
+    return why_no_value(type(x))
 
 
 def why_no_value(type_: type) -> str:
@@ -152,7 +154,7 @@ def at_most_items(n: int, count: int) -> None:
 
 def sequence(x: object) -> list[Any]:
     """Return the items of an ordered iterable as a list; TypeError for any other."""
-    if why_no_sequence(type(x)):
+    if why_no_sequence(x):
         raise TypeError('no sequence')
     return listed(x)
 

@@ -90,6 +90,13 @@ def test_what_passes_its_input_on() -> None:
     )
 
 
+def test_a_bool_is_no_key_that_is_an_int() -> None:
+    bools = jf.Record([(1, number), (True, number >> jnp.negative)])
+    check((jf.compose(lambda x: bools(x)[True]), [[0, 3]], [-3.0]))
+    with pytest.raises(TypeError, match=r'expected int keys, .* got True'):
+        jf.compile(jf.compose(lambda x: jf.Record((number, number))(x)[True]))
+
+
 def test_metrics_are_read_by_nothing() -> None:
     @jf.compose
     def block(x: Any) -> Any:
