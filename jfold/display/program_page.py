@@ -32,7 +32,7 @@ from jfold.program.components import are_recurrent, direct_reads, loops_of, resu
 from jfold.program.operations import Operation, Operations, Program
 from jfold.scheduling.spec import Capacity
 
-SECONDS = 0.03  # to infer types; blocks without a type by then are shown without
+STEPS = 100  # of inference; blocks without a type after these are shown without
 BLOCKS, USES = 1000, 120  # the most blocks to infer types of; the most lines of blocks
 SHOWN, LINES, SHAPES = 40, 240, 12  # operations or layers; lines of source; capacities
 Line: TypeAlias = tuple[int, str, b.Block]  # depth, key in the block around, block
@@ -57,7 +57,7 @@ def block_trees(block: b.Block, known: Types | None = None) -> m.Markup:
     assert FAMILIES  # which registers the rules of all blocks
     inside, types, problem = users(block), known or {}, ''
     if known is None and len(inside) <= BLOCKS:
-        types, problem = partial_types(block, SECONDS)
+        types, problem = partial_types(block, STEPS)
     declarations = (x.declaration for x in inside if isinstance(x, b.Reference))
     named = [(x.name, x.target) for x in dict.fromkeys(declarations) if x.target]
     parts, left = [m.line('bad', cut(problem, 600))], USES

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import time
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -19,33 +18,33 @@ from jfold.types import ObjectType, TupleType, Type, VoidType
 Types: TypeAlias = dict[b.Block, tuple[Type, Type]]  # input and output
 
 
-class _TimeIsUp(Exception):
-    """An error that ends a type inference after its time limit."""
+class _Enough(Exception):
+    """An error that ends a type inference after its last step."""
 
 
 @dataclass(eq=False)
-class _Hurried(Inference):
-    """A type inference that stops at a time limit and leaves the rest unknown."""
+class _Bounded(Inference):
+    """A type inference that stops after some steps and leaves the rest unknown."""
 
-    until: float = math.inf  # by `time.perf_counter`
+    steps: Iterator[int] = field(default_factory=itertools.count)  # those left
     # The uses that were typed, without those that an error interrupted.
     finished: list[TypedUse] = field(default_factory=list)
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer the types of one use of a block; raise `_TimeIsUp` after `until`."""
-        self._check_time()
+        """Infer the types of one use of a block; raise `_Enough` after the last step."""
+        self._take_step()
         use: TypedUse = yield super().visit_inline(block, input_, where)
         self.finished.append(use)
         return use
 
     def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
-        """Call a constraint now and later until it returns True, or time is up."""
-        self._check_time()
+        """Call a constraint now and later until it returns True."""
+        self._take_step()
         super().when(node, constraint)
 
-    def _check_time(self) -> None:
-        if time.perf_counter() > self.until:
-            raise _TimeIsUp
+    def _take_step(self) -> None:
+        if next(self.steps, None) is None:
+            raise _Enough
 
 
 def all_types(typing: TypedExpression) -> Types:
@@ -62,21 +61,22 @@ def all_types(typing: TypedExpression) -> Types:
     return types
 
 
-def partial_types(root: b.Block, seconds: float) -> tuple[Types, str]:
-    """Return an expression's types inferred in `seconds`, and the first error's text.
+def partial_types(root: b.Block, steps: int) -> tuple[Types, str]:
+    """Return an expression's types after so many steps, and the first error's text.
 
-    The rules of all blocks have to be registered (`jfold.lower`).
+    A step is a use of a block, or a constraint, such as a function to trace. The rules
+    of all blocks have to be registered (`jfold.lower`).
 
     Returns:
       By block the types of its first use, if both are known; and the message of the
       first error, '' if there is none.
     """
-    problem, state = '', _Hurried(**vars(begin(root)))
-    state.until = time.perf_counter() + seconds
+    problem, state = '', _Bounded(**vars(begin(root)))
+    state.steps = iter(range(steps))
     try:
         run(state.visit(root, state.input_of(root, ObjectType()), ''))
         state.settle()
-    except _TimeIsUp:
+    except _Enough:
         pass
     except Exception as error:  # a function of the user's may raise anything
         problem = str(error)
