@@ -8,9 +8,10 @@ without changing these numbers.
 The *value numbers* of an example count its values of one tensor type: first the
 constants of the program, then the example's own constants, then the outputs of each
 operation in the program's order, node by node. The graph of an example does not depend
-on the examples traced with it: nodes of an operation, constants and rows of a result
-are in the order in which `Block.eval` meets them, depth first, the parts of a block
-from left to right; what several parts share is where it is met first.
+on the examples traced with it: nodes of an operation, rows of a result, and the
+constants that one use of a block reads are in the order in which `Block.eval` meets
+them, depth first, the parts of a block from left to right; what several parts share is
+where it is met first. Constants of one type stand use by use.
 
 In shapes, `rows` and `nodes` count those of all examples in one table.
 """

@@ -17,7 +17,7 @@ from jfold.base.memo import Memoized, memoized
 from jfold.graph import Graph
 from jfold.tracing import deep
 from jfold.tracing.helpers import HELPERS
-from jfold.tracing.tape_reader import Recording, graph_of
+from jfold.tracing.tape_reader import Recording, TapeReader
 
 # The result of `record`: `ends` and tapes, as `tape_reader.py` describes them.
 Tapes = tuple[list[tuple[int, ...]], tuple[list[Any], ...]]
@@ -56,8 +56,9 @@ class Source(Memoized):
             code = compile(self.text, file, 'exec')
         except SyntaxError as error:
             raise TypeError(
-                'expected an expression whose results are tuples nested up to 150 '
-                f'deep, got source that Python refuses: {error.msg}'
+                'expected sequences nested up to 19 deep, and results that are tuples '
+                'nested up to 150 deep, got an expression whose source Python refuses: '
+                f'{error.msg}; nest data deeper by a declaration that refers to itself'
             ) from error
         exec(code, names)
         function: Callable[[Sequence[Any]], Any] = names['record']
@@ -95,7 +96,8 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
             source = _deep(program)
             call = source.record(examples)
             recorded = deep.run(call)
-        return graph_of(program, source.recording, len(examples), *recorded)
+        count = len(examples)
+        return TapeReader(program, source.recording, count, *recorded).graph()
     except Exception as error:
         failed = error
     # Outside the handler, so that errors raised here do not get `failed` as context.
@@ -129,7 +131,7 @@ def _explained(
         source = program.source
         try:
             tapes = source.record([examples[k] for k in range(number)])
-            graph_of(program, source.recording, number, *tapes)
+            TapeReader(program, source.recording, number, *tapes)
         except BadItem as earlier:
             number = earlier.example
         except Exception:

@@ -106,22 +106,6 @@ class Recording:
     shared: tuple[int, ...] = ()
 
 
-def graph_of(
-    program: Operations,
-    recording: Recording,
-    examples: int,
-    ends: list[tuple[int, ...]],
-    tapes: Sequence[list[Any]],
-) -> Graph:
-    """Return the graph recorded on `tapes`; the lengths `ends` separate its examples.
-
-    Raises:
-      BadItem: an object on a tape of constants does not fit its type or bound; the
-        error has the number of its example.
-    """
-    return _Batch(program, recording, examples, ends, tapes).graph()
-
-
 class _Layout:
     """What the reading of tapes needs of the program alone.
 
@@ -173,8 +157,12 @@ class _Layout:
 _layout = memoized(_Layout)
 
 
-class _Batch:
-    """The tapes of a batch; the arguments are those of `graph_of`.
+class TapeReader:
+    """A reader of the tapes of a batch; the lengths `ends` separate its examples.
+
+    Raises:
+      BadItem: an object on a tape of constants does not fit its type or bound; the
+        error has the number of its example.
 
     Attributes:
       firsts: [ends + 1, examples + 1], the lengths of tapes before each example; a last

@@ -138,6 +138,7 @@ class Odd:
         ),
         ({'$ref': '#/$defs/a'}, "got {'.ref': '#/.defs/a'}"),
         ({'anyOf': [{'type': 'string'}, {'type': 'number'}]}, "got {'anyOf'"),
+        ({'enum': ['a', ['b']]}, "got {'enum'"),
     ],
 )
 def test_descriptions_of_something_else(description: Any, message: str) -> None:

@@ -222,8 +222,17 @@ def test_a_declaration_of_deep_tuples() -> None:
     """Parentheses may not be so deep in Python."""
     block = declared(repeated(jf.AllOf, 250), 'deep')
     block = jf.Pipe(block, *[jf.GetItem(0)] * 250) >> jf.Function(jnp.sin)
-    with pytest.raises(TypeError, match='150 deep, got source that Python refuses: '):
+    with pytest.raises(TypeError, match='150 deep, got an expression whose source Py'):
         trace(jf.compile(block).program, [2])
+
+
+def test_loops_in_loops() -> None:
+    block: jf.Block = number
+    for _ in range(19):
+        block = jf.Map(block)
+    jf.compile(block).schedule([[]])
+    with pytest.raises(TypeError, match='expected sequences nested up to 19 deep'):
+        jf.compile(jf.Map(block)).schedule([[]])
 
 
 def test_an_error_in_a_deep_block() -> None:

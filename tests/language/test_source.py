@@ -32,7 +32,7 @@ from jfold.program.operations import Program
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
-from jfold.tracing.tape_reader import graph_of
+from jfold.tracing.tape_reader import TapeReader
 
 
 def check(expression: Expression) -> None:
@@ -63,7 +63,8 @@ def check_program(program: Program, examples: list[Any]) -> None:
         same(made, concatenate([trace(program, [x]) for x in examples]))
     source: Any = program.expression.deep()
     found = deep.run(source.record(examples))
-    same(made, graph_of(program, source.recording, len(examples), *found))
+    reader = TapeReader(program, source.recording, len(examples), *found)
+    same(made, reader.graph())
 
 
 @pytest.mark.parametrize('root', ['whole', 'tree', 'sequences', 'sequence'])

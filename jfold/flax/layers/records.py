@@ -133,6 +133,8 @@ class _Encoder:
             definition = self._definition(target, path)
             return self._declared(target, lambda: self._of_schema(definition, path))
         if 'enum' in schema:
+            if any(isinstance(x, list | Mapping) for x in schema['enum']):
+                raise self._error(schema, path)
             return self._of_index(_numbered(schema['enum']), path)
         if 'anyOf' in schema or isinstance(schema.get('type'), list):
             parts = schema.get('anyOf') or [
