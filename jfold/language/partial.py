@@ -31,7 +31,7 @@ class _Bounded(Inference):
     finished: list[TypedUse] = field(default_factory=list)
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer the types of one use of a block; raise `_Enough` after the last step."""
+        """Infer the types of a use of a block; raise `_Enough` after the last step."""
         self._take_step()
         use: TypedUse = yield super().visit_inline(block, input_, where)
         self.finished.append(use)
