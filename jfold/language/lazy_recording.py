@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Iterator
 from types import FrameType, GeneratorType
 from typing import Any
 
@@ -428,8 +429,9 @@ def _advice(x: object) -> str:
         return ': look up its number first, as in `jf.int32(vocabulary[word])`'
     if isinstance(x, Operand):
         return ', which `jf.compose` makes; compose blocks outside the lazy function'
-    if isinstance(x, GeneratorType):
-        return ': write `yield` before a call of a generator function'
+    if isinstance(x, Iterator):
+        more = 'write `yield` before a call of a generator function'
+        return f': make a list of it, or {more}'
     if dataclasses.is_dataclass(x):
         return ': register its class, as by `jax.tree_util.register_dataclass`'
     return ''

@@ -22,6 +22,7 @@ from jfold.base.errors import (
     hint_for,
     short_repr,
 )
+from jfold.tracing.helpers import why_no_sequence
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -130,7 +131,8 @@ def _one_by_one(
 
 def _advice(item: Any, type_: TensorType) -> str:
     """Return a hint for users on an item that does not fit; '' if none."""
-    if isinstance(item, str):
+    is_number = hasattr(item, 'dtype') or isinstance(item, int | float)
+    if isinstance(item, str) or (hasattr(item, '__float__') and not is_number):
         return 'make a number of it before, as by `InputTransform(float)`'
     if isinstance(item, list | tuple) and any(x is None for x in item):
         return 'write `Map(Optional(Scalar()))`, where some are `None`'
@@ -146,7 +148,8 @@ def _advice(item: Any, type_: TensorType) -> str:
         return 'write `Scalar()` for a number, `[example]` for one example'
     if len(shape) == 1 and len(type_.shape) < 2:
         return 'write `Map(Scalar())` for any number of them, `Vector(n)` for n'
-    return f'write `Tensor({list(shape)})` for this shape' if shape else ''
+    shaped = f'write `Tensor({list(shape)})` for this shape'
+    return shaped if shape else why_no_sequence(item)
 
 
 @functools.cache

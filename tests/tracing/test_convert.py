@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from decimal import Decimal
 from typing import Any
 
 import jax
@@ -193,6 +194,26 @@ def test_what_a_value_raises_is_kept() -> None:
 def test_no_items() -> None:
     got = to_array([], jf.TensorType((2, 0), 'int8'))
     assert (got.shape, got.dtype) == ((0, 2, 0), np.int8)
+
+
+@pytest.mark.parametrize(
+    ('block', 'item', 'hint'),
+    [
+        (jf.Scalar(), Decimal('1.5'), 'make a number of it before, as by `Inp'),
+        (
+            jf.Vector(2),
+            {1, 2},
+            'it has no order: `InputTransform(sorted)` gives it one',
+        ),
+        (jf.Vector(2), iter([1, 2]), 'it can be read only once: make a list of it'),
+    ],
+)
+def test_what_to_do_with_what_is_no_number(
+    block: jf.Block, item: object, hint: str
+) -> None:
+    with pytest.raises(jf.InputError) as caught:
+        block.eval(item)
+    assert caught.value.hint.startswith(hint)
 
 
 # ---- what is masked ------------------------------------------------------------------

@@ -197,7 +197,8 @@ InputError: example 0: expected float32[2,2], got [[1, 2], [3]] (list), which is
 in Tensor((2, 2), 'float32')\nWhat to do: write `Map(Map(Scalar()))` for lists of any
 length in a list
 >>> scheduled(vector, {1, 2, 3})
-InputError: example 0: expected float32[3], got {1, 2, 3} (set); in Vector(3, 'float32')
+InputError: example 0: expected float32[3], got {1, 2, 3} (set); in Vector(3,
+'float32')\nWhat to do: it has no order: `InputTransform(sorted)` gives it one
 >>> jax.jit(lambda x: scheduled(number, x))(1.0)
 InputError: example 0: expected float32[], got …; in Scalar('float32')
 >>> scheduled(

@@ -211,8 +211,8 @@ deeper ones; write `x = yield f(part)` for each call of itself, which makes it a
 generator function without that limit\nin lazy(tree), on example 0 of `like=`
 >>> jf.compile(steps, like=[(1, 2)])
 TypeError: expected values, numbers or arrays, in tuples, lists or dicts, got <generator
-object steps at …> (generator): write `yield` before a call of a generator function\nin
-lazy(steps), on example 0 of `like=`
+object steps at …> (generator): make a list of it, or write `yield` before a call of a
+generator function\nin lazy(steps), on example 0 of `like=`
 >>> jf.compile(known)
 TypeError: expected `like` as a list of examples, got None: lazy(known) is run on them:
 `jf.compile(block, like=examples[:8])`, whose `block` is what `Fold` in modules takes
