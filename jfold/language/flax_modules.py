@@ -150,6 +150,13 @@ _WANTED = re.compile(r'needs PRNG for "(\w+)"')
 
 
 def _from_linen(module: Module, method: str) -> Called:
+    if module.scope is not None and not is_module(module.parent):
+        name = type(module).__name__
+        raise TypeError(
+            f'expected a Linen module without parameters, got a {name} bound to some, '
+            'which would be made anew: give the module as it was before `bind`, and '
+            "`variables['params']` as the layer's parameters"
+        )
     for field in dataclasses.fields(module):
         value = getattr(module, field.name, None)
         if _is_instance(value, 'flax.nnx'):

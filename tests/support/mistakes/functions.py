@@ -236,6 +236,11 @@ the Linear `dense`, and nobody would train them: give the module itself,
 TypeError: Pipe[1].Function(function): expected to run on inputs (float32[3]), got
 CallCompactUnboundModuleError: …; give Function the module itself, as
 `Function(Dense(3))`, or write a module that calls it
+>>> compiled(vector, unbound.bind({'params': {}}))
+TypeError: Pipe[1].Function(Dense): expected to run on inputs (float32[3]), got
+TypeError: expected a Linen module without parameters, got a Dense bound to some, which
+would be made anew: give the module as it was before `bind`, and `variables['params']`
+as the layer's parameters
 >>> Around().init(jax.random.key(0), [[1, 2, 3]])
 TypeError: Pipe[1].Function(function): expected to run on inputs (float32[3]), got
 TypeError: expected a function that calls no module with parameters, got one that calls
