@@ -73,6 +73,7 @@ class Prefetcher(Iterator[T]):
             self._channel.tickets.put(None)
             return cast(T, value)
         self._ended = True
+        results.put((None, StopIteration()))  # for another thread that waits here
         try:
             raise error
         finally:

@@ -204,3 +204,15 @@ def test_a_prefetcher_of_anything() -> None:
     assert list(itertools.islice(found, 500)) == list(range(500))
     found.close()
     assert list(found) == []
+
+
+def test_the_end_is_told_to_all_threads_that_wait() -> None:
+    go = threading.Event()
+    values = Prefetcher(iter(go.wait, True), 1)  # which ends once `go` is set
+    takers = [threading.Thread(target=list, args=(values,), daemon=True) for _ in 'abc']
+    for taker in takers:
+        taker.start()
+    go.set()
+    for taker in takers:
+        taker.join(PATIENCE)
+    assert not any(taker.is_alive() for taker in takers)
