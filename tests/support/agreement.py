@@ -196,25 +196,27 @@ def agree(
     forward: bool = False,
     rngs: Any = None,
     **options: Any,
-) -> None:
+) -> Any:
     """Values, metrics and gradients equal those of the eager twin, also the gradients
     of what `External` blocks pick rows of, for which there are tables.
 
     With `forward`, also those of `apply` where no gradient is asked for. `rngs` are
-    what functions draw with. The options are those of `Model.schedule`.
+    what functions draw with. The options are those of `Model.schedule`. Returns what
+    `apply` gives.
     """
     schedule = model.schedule(examples, **options)
     given = rngs, tables(model)
     same_labels(model, params, examples, schedule, *given)
-    (total, (values, metrics)), grads = _batched_grad(params, model, schedule, *given)
+    (total, results), grads = _batched_grad(params, model, schedule, *given)
     each = [_eager_grad(params, model, x, i, *given) for i, x in enumerate(examples)]
     found = [made for (_, made), _ in each]
-    same_results(values, metrics, found, rtol)
+    same_results(*jax.device_get(results), found, rtol)
     add_up(total, [loss for (loss, _), _ in each], 10 * rtol)
     add_up(floats(grads), [floats(grad) for _, grad in each], rtol)
     if forward:
-        _, (values, metrics) = _batched(params, model, schedule, *given)
-        same_results(values, metrics, found, rtol)
+        _, made = _batched(params, model, schedule, *given)
+        same_results(*jax.device_get(made), found, rtol)
+    return results if model.program.metric_results else results[0]
 
 
 def floats(grads: Any) -> list[Any]:
