@@ -23,35 +23,12 @@ from compilations import compilations
 from expressions import Expression, expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from training_steps import SIZE, TREES, batches, prepared, train
 
 import jfold as jf
-from jfold.data.corpus import Corpus
 from jfold.scheduling.spec import Spec
 
-SIZE = 4
 QUICK = {'xla_backend_optimization_level': 0}
-RNG = np.random.default_rng(0)
-TREES = [binary_tree(RNG, int(RNG.integers(1, 9))) for _ in range(20)]
-
-
-def prepared() -> tuple[jf.Model, Corpus, Any]:
-    model = jf.compile(tree_block(4))
-    return model, model.trace(TREES), model.init(jax.random.key(0))
-
-
-def train(model: jf.Model, params: Any, schedule: jf.Schedule, rate: Any) -> Any:
-    """One step of gradient descent; the new parameters and the loss."""
-
-    def loss(params: Any) -> Any:
-        return (model.apply(params, schedule) ** 2).mean()
-
-    value, grads = jax.value_and_grad(loss)(params)
-    return jax.tree.map(lambda x, g: x - rate * g, params, grads), value
-
-
-def batches(examples: int, count: int) -> list[Any]:
-    rng = np.random.default_rng(1)
-    return [rng.permutation(examples)[:SIZE] for _ in range(count)]
 
 
 # ---- of a stream ---------------------------------------------------------------------
@@ -289,7 +266,7 @@ def test_static_and_donated_arguments() -> None:
 RUN = """
 import functools, json, sys, jax
 from collections import Counter
-import test_compilation as t
+import training_steps as t
 
 jax.config.update('jax_compilation_cache_dir', sys.argv[1])
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
