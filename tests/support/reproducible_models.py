@@ -19,7 +19,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from binary_trees import Rng, binary, binary_tree
+from binary_trees import Rng, binary, binary_tree, dense_cell
 from hlo import AS_USERS_HAVE_IT
 
 import jfold as jf
@@ -35,6 +35,10 @@ def _tree_lstm() -> Any:
     state = _embedded(WIDTH) >> jf.layers.TreeLSTMLeaf(WIDTH)
     tree = binary(state, jf.Function(jf.layers.TreeLSTMCell(WIDTH)))
     return tree >> jf.GetItem(1) >> jf.Function(nn.Dense(5), name='logits')
+
+
+def _trees() -> Any:
+    return binary(_embedded(WIDTH), dense_cell(WIDTH))
 
 
 def _labelled(rng: Rng, size: int) -> Any:
@@ -111,6 +115,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Rng, int], Any]]] = {
     'shared': (_shared, _graph),
     'gram': (_gram, _graph),
     'ragged': (_ragged, _graph),
+    'trees': (_trees, functools.partial(binary_tree, words=500)),
 }
 
 
