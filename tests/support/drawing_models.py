@@ -122,14 +122,14 @@ CASES = {
     'late': (late_block, NESTED),
     'steps': (steps_block, LISTS),
     'graph': (graph_block, [atoms(3), atoms(1), atoms(5)]),
-    'modules': (modules_block, TREES),
+    'modules': (modules_block, [1.0, ((1.0, 2.0), 3.0), (2.0, 3.0)]),
 }
 # Each with other options; for 'graph', `test_outside_loops` is quick.
 ROTATED = [
     ('tree', SAVE_PRODUCTS, COUNTED),
-    ('steps', RECOMPUTE_ALL, FIXED),
-    pytest.param('late', SAVE_PRODUCTS, FIXED, marks=pytest.mark.slow),
     pytest.param('modules', RECOMPUTE_ALL, COUNTED, marks=pytest.mark.slow),
+    pytest.param('late', SAVE_PRODUCTS, FIXED, marks=pytest.mark.slow),
+    ('steps', RECOMPUTE_ALL, FIXED),
 ]
 
 
