@@ -15,7 +15,6 @@ from agreement import agree, close
 from binary_trees import binary
 from expressions import Expression, expressions
 from extent import drawn
-from hlo import compiled_text, loops, parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType
@@ -299,7 +298,7 @@ def test_extrema_begin_with_an_infinity_or_take_turns(
 # ---- values and gradients ------------------------------------------------------------
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(('name', 'residuals', 'strategy'), ROTATED)
 def test_values_and_gradients_are_those_of_eval(
     name: str, residuals: str, strategy: str
@@ -323,9 +322,9 @@ def test_shards(name: str) -> None:
     agree(model, model.init(KEY), examples, 1e-11, sharding=sharding)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
-@pytest.mark.parametrize('root', ['whole', 'tree', 'sequences', 'sequence'])
+@pytest.mark.parametrize('root', ['tree', 'whole', 'sequences', 'sequence'])
 def test_expressions(root: str) -> None:
     """Drawn ones of which a part takes turns, or nothing, in double precision."""
 
@@ -335,8 +334,8 @@ def test_expressions(root: str) -> None:
         model = jf.compile(expression.block, residuals=residuals)
         assume(model.program.applied)
         params, rng = model.init(KEY), np.random.default_rng(2)
-        for size in (3, 3):
-            agree(model, params, expression.batch(rng, size), 1e-11, forward=True)
+        for _ in range(drawn(1, 2)):
+            agree(model, params, expression.batch(rng, 3), 1e-11, forward=True)
 
     equal()
 
@@ -376,16 +375,16 @@ def test_only_what_takes_turns_is_in_a_loop() -> None:
         def total(params: Any, schedule: jf.Schedule, model: jf.Model = model) -> Any:
             return model.apply(params, schedule).sum()
 
-        module = parse(compiled_text(jax.grad(total), params, schedule))
-        counts.append(len(loops(module)))
-    assert counts[0] <= counts[1]
+        text = jax.jit(jax.grad(total)).lower(params, schedule).as_text()
+        counts.append(text.count('stablehlo.while'))
+    assert 0 < counts[0] <= counts[1]
 
 
 # ---- other ways ----------------------------------------------------------------------
 
 
 def test_files_keep_what_runs_where(tmp_path: Any) -> None:
-    name = 'rounds below, softmax above'
+    name = 'a sum of largest'
     model = jf.compile(MODELS[name][0])
     (examples,) = batches(name, 3)
     params, schedule = model.init(KEY), model.schedule(examples)
