@@ -79,15 +79,17 @@ def test_each_keeps_its_dtype(strategy: str) -> None:
         model = jf.compile(mixed_tree(), strategy=strategy)
         params = model.init(jax.random.key(0))
         schedule = model.schedule(EXAMPLES)
-        found = model.apply(params, schedule)
+
+        def both(params: Any) -> Any:
+            made = model.apply(params, schedule)
+            return loss(made), made
+
+        grads, found = jax.jit(jax.grad(both, has_aux=True))(params)
         twin = [model.eval(x, params) for x in EXAMPLES]
         for part, tolerance in zip(range(3), (1e-5, 1e-12, 0), strict=True):
             expected = np.stack([np.asarray(x[part]) for x in twin])
             assert found[part].dtype == expected.dtype
             np.testing.assert_allclose(found[part], expected, rtol=tolerance)
-        grads = jax.jit(jax.grad(lambda p, s: loss(model.apply(p, s))))(
-            params, schedule
-        )
         twin = jax.grad(lambda p: sum(loss(model.eval(x, p)) for x in EXAMPLES))
         expected = interpreter.called(twin, params)
         for got, want in zip(*map(jax.tree.leaves, (grads, expected)), strict=True):
@@ -239,12 +241,12 @@ def test_values_and_gradients_promote_nothing(residuals: str, strategy: str) -> 
         schedule = model.schedule([TREE, TREE[0], TREE[1]])
 
         def loss(params: Any) -> Any:
-            (values, *_), metrics = model.apply(params, schedule)
+            (values, *means), metrics = model.apply(params, schedule)
             weighed = jnp.where(schedule.mask[:, None], values, 0.0)
-            return weighed.sum() + metrics['value'].mean().sum()
+            return weighed.sum() + metrics['value'].mean().sum(), means
 
-        gradient = jax.grad(loss)(params)
-        (_, *means), _ = model.apply(params, schedule)
+        gradient, means = jax.jit(jax.grad(loss, has_aux=True))(params)
+        jax.eval_shape(model.apply, params, schedule)
     assert float(abs(gradient['layer']).sum()) > 0
     got = [(x[0].item(), x.dtype.name) for x in means]
     assert got == [
