@@ -109,7 +109,7 @@ BLOCKS: dict[str, tuple[jf.Block, list[Any]]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name', BLOCKS)
 def test_sequences_in_loops(name: str) -> None:
     block, examples = BLOCKS[name]

@@ -285,7 +285,7 @@ BLOCKS: dict[str, Callable[[], tuple[jf.Block, list[Any]]]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name', BLOCKS)
 def test_values_and_gradients_are_those_of_eval(name: str) -> None:
     block, examples = BLOCKS[name]()

@@ -34,7 +34,7 @@ from networks import Network, compare, draw_tree
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 
 SETTINGS = list(itertools.product(RESIDUALS, STRATEGIES))
-TOGETHER = 24
+TOGETHER = drawn(8, 24)
 NO_SHRINKING = [Phase.explicit, Phase.generate]  # a smaller seed is no simpler case
 LEAF = K['w @ x + b']
 
@@ -116,7 +116,7 @@ def test_one_of_each_family_in_many_rows(residuals: str, strategy: str) -> None:
     compare(network, trees(9, 1, 4), 300, 'float64', residuals, strategy)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ('cell', 'head'),
     [

@@ -94,7 +94,7 @@ ROTATED = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(('name', 'options'), ROTATED)
 def test_derivatives(name: str, options: tuple[str, str]) -> None:
     """Of the loss and of its eager twin; options take turns."""
@@ -138,7 +138,7 @@ def test_gradients_of_forces() -> None:
 def test_forward_mode_over_devices() -> None:
     """Of a schedule that is dealt to shards: a Hessian times a vector."""
     batch = model().schedule(TREES, sharding=over_devices())
-    got = curvature(functools.partial(loss, schedule=batch))(params())
+    got = jax.jit(curvature(functools.partial(loss, schedule=batch)))(params())
     close(got, interpreter.called(curvature(eager), params()), 1e-4)
 
 
@@ -152,7 +152,7 @@ COSTS: dict[str, tuple[int, Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('name', COSTS)
 def test_costs(name: str) -> None:

@@ -68,7 +68,7 @@ ROTATED = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(('rule', 'residuals', 'strategy'), ROTATED)
 def test_spare_rows_give_nothing_whatever_the_rule(
     rule: str, residuals: str, strategy: str
@@ -106,6 +106,7 @@ ON_A_PARAMETER = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('of_row', [False, True])
 @pytest.mark.parametrize('residuals', RESIDUALS)
 def test_a_rule_that_takes_a_row_and_reads_none(residuals: str, of_row: bool) -> None:
@@ -128,6 +129,7 @@ def test_a_rule_that_takes_a_row_and_reads_none(residuals: str, of_row: bool) ->
     agree(model, model.init(jax.random.key(0)), [[1, 2, 3], [4], []])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ('kind', 'options'), [*zip(ON_A_PARAMETER, itertools.cycle(OPPOSITES))]
 )
@@ -290,6 +292,7 @@ def test_metrics_that_are_only_watched_have_no_reverse(
     close(together, [np.array([0, 1, 2])] * 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES)
 def test_what_reads_data_alone_needs_no_reverse(residuals: str, strategy: Any) -> None:
     """Though values of its type have gradients, and a sum may be in between."""
@@ -482,6 +485,7 @@ def sums_of_sums(x: Any, y: Any) -> Any:
     return functools.reduce(add, rest, add(many, twice))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(('residuals', 'strategy'), OPPOSITES[:2])
 def test_what_sums_read_has_their_cotangent(residuals: str, strategy: Any) -> None:
     """Whatever uses the sums, and how often; they leave no edges themselves."""

@@ -223,7 +223,7 @@ def kernel_of(execution: Execution, name: str = 'cell') -> Kernel:
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('name', CASES)
 def test_values_and_gradients(name: str) -> None:
     make, examples, count = CASES[name]
@@ -233,7 +233,7 @@ def test_values_and_gradients(name: str) -> None:
     agree(model, params, examples, forward=True, rngs=rngs)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ('name', 'chosen'),
     [

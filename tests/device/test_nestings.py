@@ -147,7 +147,7 @@ def test_nestings(names: tuple[str, ...]) -> None:
     check(names)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize('strategy', [COUNTED, FIXED, None])
 @pytest.mark.parametrize('seed', range(8))

@@ -126,7 +126,7 @@ def test_batches_that_read_nothing_read_within_bounds() -> None:
 
 def test_what_is_drawn() -> None:
     model, params, examples = compiled('graph')
-    agree(model, params, examples, rngs=jax.random.key(3), forward=True)
+    agree(model, params, examples, rngs=jax.random.key(3))
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
@@ -225,6 +225,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize('name', LOOPS)
 def test_programs_with_loops(name: str) -> None:
     """Where the data decide how often something runs, or it runs very often."""

@@ -67,7 +67,7 @@ UNDEFINED_AT_ZERO: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize('name', UNDEFINED_AT_ZERO)
 @pytest.mark.parametrize(
     ('size', 'compiles'), [(1, in_loops), (2, jf.compile), (65, in_loops)]
@@ -199,7 +199,7 @@ ALONE = {  # of the kinds that `test_functions` has together: those whose revers
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize('name', ALONE)
 def test_anything_that_jax_differentiates(name: str) -> None:
     """In a recurrence, so that the operation's input has a gradient too."""

@@ -109,7 +109,7 @@ def check(name: str, way: str, where: Any = None, **options: str) -> None:
 PAIRS = list(itertools.product(RESIDUALS, STRATEGIES))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ('name', 'options'),
     [*zip(BLOCKS, PAIRS, strict=True), *zip(BLOCKS, PAIRS[::-1], strict=True)],
@@ -130,7 +130,7 @@ def test_schedules_of_shards_that_are_closed_over() -> None:
     check('trees', 'closed over', over_devices(2, AxisType.Explicit))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ('way', 'name'),
     [
