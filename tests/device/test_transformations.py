@@ -189,7 +189,8 @@ def test_set_mesh(kind: AxisType) -> None:
         )
         for weights, made in (given, batch), (spread, schedule()):
             close(both(weights, made), want, 1e-5)
-        pushed = jax.device_get(pushed_by(lambda p: loss(p, batch))(*moving))
+        of_batch = jax.jit(pushed_by(lambda p: loss(p, batch)))
+        pushed = jax.device_get(of_batch(*moving))
     close(pushed, interpreter.called(pushed_by(eager), *moving), 1e-4)
 
 
