@@ -155,7 +155,7 @@ def settings() -> Iterator[Any]:
         yield pytest.param(name, *other, marks=pytest.mark.slow)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(('name', 'strategy', 'residuals'), [*settings()])
 def test_training_copies_no_buffer(name: str, strategy: str, residuals: str) -> None:
     """Nor does it scatter in a loop."""

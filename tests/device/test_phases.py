@@ -298,7 +298,7 @@ def test_extrema_begin_with_an_infinity_or_take_turns(
 # ---- values and gradients ------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(('name', 'residuals', 'strategy'), ROTATED)
 def test_values_and_gradients_are_those_of_eval(
     name: str, residuals: str, strategy: str
