@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of several processes that train together; run by `test_processes`.
 
-    python tests/support/one_process.py PORT PROCESSES NUMBER JOB...
+    python tests/support/one_process.py PORT NUMBER
 
 Prints what it found out, by job, as JSON.
 """
@@ -44,6 +44,7 @@ def with_paths(*paths: Path) -> dict[str, str]:
 
 DEVICES = 2  # of each process
 SIZE, EXAMPLES = 8, 22
+PROCESSES = 2  # that train together, while others wait
 
 
 def trees(count: int = EXAMPLES) -> list[Any]:
@@ -52,8 +53,11 @@ def trees(count: int = EXAMPLES) -> list[Any]:
     return [binary_tree(rng, int(rng.integers(1, 10))) for _ in range(count)]
 
 
-def loss(params: Any, model: jf.Model, schedule: jf.Schedule, weights: Any) -> Any:
-    """A number of all rows, each weighed."""
+def loss(
+    params: Any, model: jf.Model, schedule: jf.Schedule, weights: Any = None
+) -> Any:
+    """A number of all rows, each weighed; by default of those that are real."""
+    weights = schedule.mask if weights is None else weights
     leaves = jax.tree.leaves(model.apply(params, schedule))
     return sum((jnp.square(x).sum(-1) * weights).sum() for x in leaves)
 
@@ -95,8 +99,7 @@ def of_corpus(sharding: Any) -> Any:
 def of_streams(sharding: Any) -> Any:
     """Each process has examples of its own, of other sizes."""
     model, params = compiled()
-    half, number = SIZE // jax.process_count(), jax.process_index()
-    stream = dealt(half, number)
+    stream = dealt(SIZE // PROCESSES, jax.process_index())
     batches = model.batches(stream, SIZE, sharding=sharding)
     return [*train(model, params, batches, sharding), model.programs]
 
@@ -118,24 +121,26 @@ def of_schedules(sharding: Any) -> Any:
     schedule = model.schedule(own, sharding=sharding)
     weights = np.asarray(schedule.mask.addressable_shards[0].data)  # of the first shard
     step = jax.jit(loss, static_argnums=1)
-    values = [float(step(params, model, x, x.mask)) for x in (schedule, traced)]
+    values = [float(step(params, model, x)) for x in (schedule, traced)]
     text = model.explain(schedule)
     return [values, schedule.examples, weights.tolist(), repr(schedule), text]
 
 
 def of_expressions(sharding: Any) -> Any:
-    """Generated expressions, and how many of them have metrics."""
-    metrics, leaf_or_tree = 0, [1, 2, 3, (4, 5), ((6, 7), 8)]
+    """Numbers of generated expressions, and how many of these have metrics."""
+    found, metrics, leaf_or_tree = [], 0, [1, 2, 3, (4, 5), ((6, 7), 8)]
     cases = [(jf.compile(tree_block()), lambda _, count: leaf_or_tree[-count:])]
     cases += [generated(seed) for seed in (0, 2)]
+    rng, key = np.random.default_rng(1), jax.random.key(1)
     for model, batch in cases:
-        params = model.init(jax.random.key(1))
+        shapes = jax.eval_shape(model.init, key)
+        params = jax.tree.map(lambda x: rng.normal(size=x.shape, scale=0.3), shapes)
         for count in (5, 1):  # the second process has two, then none
             examples = batch(np.random.default_rng(2), count)
             own = examples[3:] if jax.process_index() else examples[:3]
-            agree_in_processes(model, params, examples, own, sharding)
+            found += [agree_in_processes(model, params, examples, own, sharding)]
         metrics += len(model.program.metric_results) > 0
-    return [len(cases), metrics]
+    return [found, metrics]
 
 
 def generated(seed: int) -> tuple[jf.Model, Any]:
@@ -155,7 +160,7 @@ def refused(*_: Any, **__: Any) -> None:
 def of_shared_shards(sharding: Any) -> Any:
     """All have devices of every shard, along an axis of their own; nobody compares what
     each gives, from whatever thread."""
-    devices = np.array(jax.devices()).reshape(-1, DEVICES).T  # [shards, processes]
+    devices = sharding.mesh.devices.reshape(-1, DEVICES).T  # [shards, processes]
     mesh = Mesh(devices, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
     shared = NamedSharding(mesh, jax.P('data'))
     model, params = compiled()
@@ -177,12 +182,10 @@ def of_some(sharding: Any) -> Any:
     model, params = compiled()
     value = jax.jit(loss, static_argnums=1)
     number, data, found = jax.process_index(), trees(SIZE), []
-    few = Mesh(jax.devices()[:-DEVICES], ('data',), axis_types=(AxisType.Auto,))
-    meshes = few, sharding.mesh
-    for mesh, count in zip(meshes, (2, 3), strict=True):
+    for count in (PROCESSES, PROCESSES + 1):
         if number >= count:
             continue
-        where = NamedSharding(mesh, jax.P('data'))
+        where = over(count)
         own = data[number * 2 : number * 2 + 2]
         schedule = model.schedule(own, sharding=where)
         run = model.batches(iter(own), 2 * count, sharding=where)
@@ -194,7 +197,7 @@ def of_some(sharding: Any) -> Any:
 def stopped(sharding: Any) -> Any:
     """The state of streams after a batch, and what comes after it."""
     model, params = compiled()
-    stream = dealt(SIZE // jax.process_count(), jax.process_index())
+    stream = dealt(SIZE // PROCESSES, jax.process_index())
     batches = model.batches(stream, SIZE, sharding=sharding)
     next(batches)
     state = {name: x.tolist() for name, x in batches.state().items()}
@@ -250,25 +253,28 @@ def told(batches: Any) -> str:
     return f'{count}: no error'
 
 
-JOBS = {
-    job.__name__: job
-    for job in (
-        *(of_corpus, of_streams, of_schedules),
-        *(of_expressions, of_shared_shards, of_some, stopped),
-        *(bad_example, end_of_data, silence),
-    )
-}
+JOBS = (
+    *(of_some, of_corpus, of_streams, of_schedules),
+    *(of_expressions, of_shared_shards, stopped),
+    *(bad_example, end_of_data, silence),
+)
+
+
+def over(processes: int) -> NamedSharding:
+    """Examples dealt to the devices of the first processes."""
+    devices = jax.devices()[: processes * DEVICES]
+    mesh = Mesh(devices, 'data', axis_types=(AxisType.Auto,))
+    return NamedSharding(mesh, jax.P('data'))
 
 
 def main() -> None:
-    """Runs jobs in one of the processes."""
-    port, processes, number, *jobs = sys.argv[1:]
+    """Runs all jobs in one of the processes; those behind the first do one alone."""
+    port, number = sys.argv[1:]
     jax.config.update('jax_enable_x64', True)
     jax.config.update('jax_num_cpu_devices', DEVICES)
-    jax.distributed.initialize(f'127.0.0.1:{port}', int(processes), int(number))
-    mesh = jax.make_mesh((len(jax.devices()),), ('data',), (AxisType.Auto,))
-    sharding = NamedSharding(mesh, jax.P('data'))
-    print(json.dumps({job: JOBS[job](sharding) for job in jobs}), flush=True)
+    jax.distributed.initialize(f'127.0.0.1:{port}', PROCESSES + 1, int(number))
+    jobs = JOBS if int(number) < PROCESSES else [of_some]
+    print(json.dumps({x.__name__: x(over(PROCESSES)) for x in jobs}), flush=True)
 
 
 if __name__ == '__main__':
