@@ -291,6 +291,7 @@ def test_a_mean_weighed_by_scores() -> None:
 
 
 def test_scores_of_minus_infinity_are_those_of_no_item() -> None:
+    """And others may be as large as they like, in a compiled batch."""
     never = (float('-inf'), [7, 7])
     cases = [
         ([never, never, (0, [3, 1])], [3, 1]),
@@ -298,13 +299,13 @@ def test_scores_of_minus_infinity_are_those_of_no_item() -> None:
         ([never, (-1e38, [5, 6])], [5, 6]),
         ([never], [0, 0]),
         ([never] * 10, [0, 0]),
+        ([(200, [1, 0]), (-200, [0, 1]), (200, [0, 3])], [0.5, 1.5]),
     ]
     scaled = jf.Function(lambda w, s, x: (s, w * x), lambda key: jnp.ones(()), name='w')
     pair = jf.Record((jf.Scalar(), jf.Vector(2))) >> scaled
     model = jf.compile(jf.Map(pair) >> layers.Attend())
     params, (examples, want) = model.init(jax.random.key(0)), zip(*cases, strict=True)
-    agree(model, params, list(examples))
-    got = model.apply(params, model.schedule(list(examples)))
+    got = agree(model, params, list(examples))
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 

@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 import flax.linen as nn
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -223,9 +224,11 @@ def test_along_a_sequence_nothing_is_dropped_in_evaluation() -> None:
     params, plain = (model.init(jax.random.key(0)) for model in (one, other))
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, plain)
     items = [vectors(n, 3) for n in (3, 0, 1)]
-    expected = other.apply(params, other.schedule(items))
-    close(one.apply(params, one.schedule(items), deterministic=True), expected, 1e-6)
-    _, (c, _) = one.apply(params, one.schedule(items), rngs=jax.random.key(3))
+    expected = interpreter.called(other.apply, params, other.schedule(items))
+    schedule = one.schedule(items)
+    evaluated = functools.partial(one.apply, deterministic=True)
+    close(interpreter.called(evaluated, params, schedule), expected, 1e-6)
+    _, (c, _) = one.apply(params, schedule, rngs=jax.random.key(3))
     assert not np.allclose(c, expected[1][0])
 
 

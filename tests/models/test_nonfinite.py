@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import same_results
+from agreement import parameters, same_results
 from checking import refuses
 from expression_parts import tables
 from expressions import Expression, expressions
@@ -286,7 +286,7 @@ def test_expressions_of_all_kinds(expression: Expression, seed: int) -> None:
     """What runs operation by operation gives what a batch does; if anything is found,
     it is said where."""
     model = jf.compile(expression.block)
-    params = {**model.init(jax.random.key(0)), **tables(model)}
+    params = {**parameters(model), **tables(model)}
     examples = expression.batch(np.random.default_rng(seed), 3)
     program = lower(expression.block, fuses=False)
     search = Search(program, params, examples)

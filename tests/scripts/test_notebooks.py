@@ -14,8 +14,10 @@ from program_runs import ROOT
 
 FOLDER = ROOT / 'docs/notebooks'
 NOTEBOOKS = sorted(x.stem for x in FOLDER.glob('*.ipynb'))
-# One sets how many devices its process has, and comes first.
-IN_TURN = sorted(NOTEBOOKS, key=lambda name: name != 'several_devices')
+# One sets how many devices its process has.
+ALONE = 'several_devices'
+OTHERS = [name for name in NOTEBOOKS if name != ALONE]
+TOGETHER = [pytest.param(OTHERS[k::5], marks=pytest.mark.long) for k in range(5)]
 KEPT = ROOT / '.pytest_cache/notebooks'  # what they compile
 LARGEST = 500_000  # bytes of a notebook with its pictures
 # Text of a machine, its folders and its moments.
@@ -34,9 +36,8 @@ def quick(source: str) -> str:
     return re.sub(r'^([\w, ]+ = ).*# quick: (.*)$', r'\1\2', source, flags=re.MULTILINE)
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.slow
-@pytest.mark.parametrize('names', [IN_TURN[k::6] for k in range(6)], ids=' '.join)
+@pytest.mark.parametrize('names', [[ALONE], *TOGETHER], ids=' '.join)
 def test_all_cells_run(names: list[str], tmp_path: Path) -> None:
     """Some notebooks in one process, which forgets the names of those before."""
     sources: list[str] = []

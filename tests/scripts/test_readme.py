@@ -42,28 +42,36 @@ def first_model() -> tuple[dict[str, Any], str]:
     return names, printed.getvalue()
 
 
-@pytest.mark.parametrize(
-    'page', ['README.md', *(f'docs/{name}.md' for name in GOING_ON)]
-)
+def run_behind_first_model(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code runs as it stands, one part after another, behind the first model."""
+    names, parts = dict(first_model()[0]), code_of(page)
+    for part in parts[page == 'README.md' :]:
+        run_as_printed(part, names, lambda: capsys.readouterr().out)
+    if page in ('README.md', 'docs/training.md'):
+        both = first_model()[0]['params'], names['params']
+        changed = jax.tree.map(lambda x, y: bool((x != y).any()), *both)
+        assert all(jax.tree.leaves(changed))
+
+
+def test_code_of_the_readme_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = first_model()[1]
+    assert re.fullmatch(r'loss \d\.\d{3}, [1-3] compiled program\(s\)\n', printed)
+    run_behind_first_model('README.md', capsys)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize('page', GOING_ON)
 def test_code_of_pages_runs(
     page: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It runs as it stands, one part after the other, behind the first model."""
     monkeypatch.chdir(tmp_path)
-    known, printed = first_model()
-    assert re.fullmatch(r'loss \d\.\d{3}, [1-3] compiled program\(s\)\n', printed)
-    names, before = dict(known), known['params']
-    own = code_of(page)
-    for part in own[1:] if page == 'README.md' else own:
-        run_as_printed(part, names, lambda: capsys.readouterr().out)
-    if page in ('README.md', 'docs/training.md'):
-        changed = jax.tree.map(
-            lambda x, y: bool((x != y).any()), before, names['params']
-        )
-        assert all(jax.tree.leaves(changed))
+    run_behind_first_model(f'docs/{page}.md', capsys)
 
 
 def error_of(part: str, names: dict[str, Any]) -> str:
@@ -143,7 +151,7 @@ def test_one_expression_all_the_way() -> None:
 # ---- examples ------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('command', 'heads'),

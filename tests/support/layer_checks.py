@@ -10,7 +10,7 @@ import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
-from agreement import agree, close
+from agreement import agree, close, parameters
 
 import jfold as jf
 
@@ -27,10 +27,10 @@ def same(
 ) -> None:
     """Values, and gradients of their squares, as by hand of parameters and example.
 
-    The model is one program; what is by hand is run by NumPy, in double precision.
+    Both are run by NumPy, in double precision.
     """
     model = jf.compile(block)
-    params, schedule = model.init(jax.random.key(0)), model.schedule(examples)
+    params, schedule = parameters(model), model.schedule(examples)
 
     def found(params: Any) -> Any:
         values = model.apply(params, schedule)
@@ -41,7 +41,7 @@ def same(
         return jnp.square(values).sum(), values
 
     got, want = (jax.value_and_grad(fn, has_aux=True) for fn in (found, expected))
-    (_, values), grads = jax.jit(got)(params)
+    (_, values), grads = interpreter.called(got, params)
     (_, expected_values), expected_grads = interpreter.called(want, params)
     close(values, expected_values, 1e-5)
     close(grads, expected_grads, 1e-4)

@@ -20,7 +20,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from agreement import agree_in_processes
+from agreement import agree_in_processes, parameters
 from binary_trees import binary_tree, tree_block
 from expressions import drawn
 from jax.experimental import multihost_utils
@@ -131,10 +131,8 @@ def of_expressions(sharding: Any) -> Any:
     found, metrics, leaf_or_tree = [], 0, [1, 2, 3, (4, 5), ((6, 7), 8)]
     cases = [(jf.compile(tree_block()), lambda _, count: leaf_or_tree[-count:])]
     cases += [generated(seed) for seed in (0, 2)]
-    rng, key = np.random.default_rng(1), jax.random.key(1)
     for model, batch in cases:
-        shapes = jax.eval_shape(model.init, key)
-        params = jax.tree.map(lambda x: rng.normal(size=x.shape, scale=0.3), shapes)
+        params = parameters(model)
         for count in (5, 1):  # the second process has two, then none
             examples = batch(np.random.default_rng(2), count)
             own = examples[3:] if jax.process_index() else examples[:3]
