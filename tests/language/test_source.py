@@ -71,7 +71,7 @@ def check_program(program: Program, examples: list[Any]) -> None:
 def test_drawn_expressions(root: str) -> None:
     """In the order of evaluation, whatever stands beside it in a batch."""
 
-    @settings(max_examples=drawn(15, 60))
+    @settings(max_examples=drawn(10, 60))
     @given(expressions(root))
     def equal(expression: Expression) -> None:
         check(expression)
@@ -183,7 +183,7 @@ def test_results_without_tensors(block: jf.Block, result: jf.Block) -> None:
     same(*(canonical(program, made(program, examples)) for made in (trace, recorded)))
 
 
-@settings(max_examples=drawn(10, 30))
+@settings(max_examples=drawn(6, 30))
 @given(st.data())
 def test_groups_of_pairs_of_another_recurrence(data: st.DataObject) -> None:
     """One or both items of the pairs that leaves give are results of a recurrence."""
