@@ -32,7 +32,7 @@ def sent(corpus: Any) -> Any:
 
 
 @given(any_expressions(), st.data())
-@settings(max_examples=drawn(10, 40))
+@settings(max_examples=drawn(6, 40))
 def test_however_examples_are_traced_their_schedules_are_the_same(
     expression: Expression, data: st.DataObject
 ) -> None:

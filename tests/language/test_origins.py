@@ -233,7 +233,7 @@ def wirings(draw: Any) -> tuple[Any, int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=drawn(8, 20))
+@settings(max_examples=drawn(5, 20))
 @given(wirings())
 def test_drawn_functions(drawn: tuple[Any, int]) -> None:
     fn, count = drawn

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 from expressions import expressions
-from hypothesis import HealthCheck, given, settings
+from extent import drawn
+from hypothesis import given, settings
 
 import jfold as jf
 from jfold import lower
@@ -28,11 +29,11 @@ def uses(root: TypedUse) -> list[TypedUse]:
     return found
 
 
-@settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=drawn(10, 20))
 @given(expressions())
-def test_without_haste_all_types_are_those_of_inference(drawn: Any) -> None:
-    types, problem = partial_types(drawn.block, 10**6)
-    typing = infer(drawn.block)
+def test_without_haste_all_types_are_those_of_inference(expression: Any) -> None:
+    types, problem = partial_types(expression.block, 10**6)
+    typing = infer(expression.block)
     assert problem == ''
     known = all_types(typing)
     assert {*known} >= {use.block for use in uses(typing.root)}

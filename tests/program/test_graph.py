@@ -89,7 +89,7 @@ def check_any(expression: Expression, seed: int, picks: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=drawn(20, 60))
+@settings(max_examples=drawn(12, 60))
 @given(any_expressions(), st.integers(0, 99), st.lists(indices, min_size=1, max_size=4))
 def test_examples_of_expressions(
     expression: Expression, seed: int, picks: list[Any]

@@ -83,7 +83,7 @@ TABLES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('command', TABLES)
 def test_rows_of_all_contenders(
