@@ -45,11 +45,7 @@ def measure(
       AssertionError: an example alone gives something else than in company.
     """
     models = {
-        kind: jf.compile(
-            block,
-            strategy=options.strategy,
-            reproducible=kind == FIXED,
-        )
+        kind: jf.compile(block, strategy=options.strategy, reproducible=kind == FIXED)
         for kind in (FASTEST, FIXED)
     }
     params = models[FIXED].init(jax.random.key(0))

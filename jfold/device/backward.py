@@ -28,13 +28,7 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax import Array
 
-from jfold.base.arrays import (
-    Arrays,
-    ByOperation,
-    array_spec,
-    cast_varying,
-    masked,
-)
+from jfold.base.arrays import Arrays, ByOperation, array_spec, cast_varying, masked
 from jfold.device import xla
 from jfold.device.buffers import (
     Batch,

@@ -20,14 +20,7 @@ from jax import Array
 
 from jfold.base.arrays import Arrays, ByOperation, array_spec, cast_varying
 from jfold.device import xla
-from jfold.device.buffers import (
-    Batch,
-    Buffers,
-    Saved,
-    new_buffer,
-    values_of,
-    write,
-)
+from jfold.device.buffers import Batch, Buffers, Saved, new_buffer, values_of, write
 from jfold.device.execution import Execution, Policy
 from jfold.device.hoisting import inputs_read
 from jfold.device.kernel import Weights

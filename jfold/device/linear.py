@@ -232,11 +232,7 @@ def _abstract(*operands: object, avals: Avals, **_: object) -> Avals:
 
 @api_boundary
 def _transpose(
-    cotangents: Sequence[Any],
-    *operands: Any,
-    linear: Linear,
-    count: int,
-    **_: object,
+    cotangents: Sequence[Any], *operands: Any, linear: Linear, count: int, **_: object
 ) -> list[Any]:
     moving = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     # JAX marks the operands that it wants cotangents of: only tangents are among them.

@@ -13,15 +13,7 @@ from jfold.language.generate import generate_source, tall_stack
 from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.language.walk import (
-    Located,
-    Misfit,
-    Path,
-    Walk,
-    in_tuples,
-    misfit,
-    path_of,
-)
+from jfold.language.walk import Located, Misfit, Path, Walk, in_tuples, misfit, path_of
 from jfold.tracing.convert import to_array, to_bounded
 from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source

@@ -306,10 +306,7 @@ def tall_stack() -> Iterator[None]:
 
 
 def generate_source(
-    tables: Tables,
-    chosen: OperationChoice,
-    deep: bool = False,
-    facts: Facts = NO_FACTS,
+    tables: Tables, chosen: OperationChoice, deep: bool = False, facts: Facts = NO_FACTS
 ) -> tuple[Generator, str]:
     """Generate the source that records examples, round by round up to a fixed point.
 

@@ -117,9 +117,7 @@ class Reader(LazyCalls):
 
 
 def learned_reader(
-    lazy: Lazy,
-    history: tuple[tuple[Lazy, Any], ...],
-    signature: tuple[str, ...],
+    lazy: Lazy, history: tuple[tuple[Lazy, Any], ...], signature: tuple[str, ...]
 ) -> Reader:
     """Rebuild a lazy function's `Reader` by rerunning functions on data in `history`.
 

@@ -16,14 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from jfold.types import (
-    Nested,
-    SequenceType,
-    StructType,
-    TensorType,
-    Type,
-    leaf_types,
-)
+from jfold.types import Nested, SequenceType, StructType, TensorType, Type, leaf_types
 
 LENGTH = TensorType((), 'int32')  # the type of lengths of sequences
 

@@ -21,13 +21,7 @@ from jfold.ragged import Ragged
 from jfold.scheduling.layout import layout
 from jfold.scheduling.spec import Spec
 from jfold.tracing.convert import as_numpy, to_array
-from jfold.types import (
-    SequenceType,
-    TensorType,
-    TypeLike,
-    convert_to_type,
-    leaf_types,
-)
+from jfold.types import SequenceType, TensorType, TypeLike, convert_to_type, leaf_types
 
 
 def lay_out_targets(

@@ -50,9 +50,7 @@ def _near(got: Any, want: Any, tolerance: float) -> bool:
 
 
 def is_sensitive(
-    session: Any,
-    rows: Sequence[int],
-    compare: Callable[[Twin, list[Evaluated]], None],
+    session: Any, rows: Sequence[int], compare: Callable[[Twin, list[Evaluated]], None]
 ) -> bool:
     """Whether a batch is so, and counts it; what is interpreted never is.
 

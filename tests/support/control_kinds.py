@@ -244,7 +244,7 @@ family(
             ),
             x,
             a,
-        ),
+        )
     },
     dtypes=WIDE,
 )

@@ -98,7 +98,7 @@ class Eager:
 
 # What other blocks than functions give on lists of arrays.
 BLOCKS: dict[type, Callable[..., Any]] = {
-    type(jf.Sum()): lambda items: sum(items[1:], items[0]) if items else jnp.zeros(()),
+    type(jf.Sum()): lambda items: sum(items[1:], items[0]) if items else jnp.zeros(())
 }
 
 

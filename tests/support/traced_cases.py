@@ -9,14 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from binary_trees import (
-    binary_tree,
-    chain,
-    dense_cell,
-    embedding,
-    kind_of,
-    tree_block,
-)
+from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
 from checking import add, number, subtract
 
 import jfold as jf
