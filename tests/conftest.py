@@ -2,9 +2,8 @@
 """Hypothesis draws the same examples at every run; what is compiled is freed.
 
 Most of the time goes into compiling what runs once. So XLA is asked not to try hard
-with machine code, and to make it of HLO without MLIR in between, if that XLA still can;
-neither changes a loop, a copy, or a fusion of more than one instruction. `XLA_FLAGS=`
-lets it.
+with machine code, and to make it of HLO without MLIR in between, if that XLA still can.
+`XLA_FLAGS=` lets it; what reads HLO has what users have (`compiler.AS_USERS_HAVE_IT`).
 """
 
 from __future__ import annotations
@@ -16,12 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    'XLA_FLAGS',
-    '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
-    ' --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters'
-    ' --xla_cpu_parallel_codegen_split_count=1',
-)
+from compiler import FLAGS
+
+os.environ.setdefault('XLA_FLAGS', FLAGS)
 
 import jax
 import pytest

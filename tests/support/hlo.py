@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-
-# What is made quickly for tests (see `conftest`) has no fusions of one instruction.
-AS_USERS_HAVE_IT = {'xla_backend_extra_options': ''}
+from compiler import AS_USERS_HAVE_IT
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from binary_trees import Rng, binary, binary_tree, dense_cell
-from hlo import AS_USERS_HAVE_IT
+from compiler import AS_USERS_HAVE_IT
 
 import jfold as jf
 
