@@ -83,7 +83,8 @@ class Runner:
         rows = (padded(x, ROWS, 'edge') for x in inputs)
         error, outputs = self._forward(self.params, *rows)
         error = jax.device_get(error)
-        texts = [jax.tree.map(lambda x, k=k: x[k], error).get() for k in range(count)]
+        searched = range(count if error.get() else 0)
+        texts = [jax.tree.map(lambda x, k=k: x[k], error).get() for k in searched]
         by_row = {k: text.strip() for k, text in enumerate(texts) if text}
         return [np.array(x)[:count] for x in outputs], by_row
 

@@ -149,7 +149,8 @@ def _state_error(names: Iterable[str]) -> TypeError:
 _WANTED = re.compile(r'needs PRNG for "(\w+)"')
 
 
-def _from_linen(module: Module, method: str) -> Called:
+def _check_linen(module: Module) -> None:
+    """Raise TypeError if a Linen module has parameters already, or holds an NNX one."""
     if module.scope is not None and not is_module(module.parent):
         name = type(module).__name__
         raise TypeError(
@@ -166,6 +167,10 @@ def _from_linen(module: Module, method: str) -> Called:
                 'Linen does not see: take one of Linen, or write an NNX module that '
                 'calls it'
             )
+
+
+def _from_linen(module: Module, method: str) -> Called:
+    _check_linen(module)
     no_key = sys.modules['flax.errors'].InvalidRngError
 
     def init(key: jax.Array, *specs: object) -> ArrayTree:

@@ -126,7 +126,7 @@ def test_batches_that_read_nothing_read_within_bounds() -> None:
 
 def test_what_is_drawn() -> None:
     model, params, examples = compiled('graph')
-    agree(model, params, examples, rngs=jax.random.key(3))
+    agree(model, params, examples, rngs=jax.random.key(3), forward=True)
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])

@@ -165,10 +165,8 @@ def _traced_once(self: eager_twin.Arrays, node: Any, x: Any) -> Any:
 
 def parameters(model: jf.Model) -> Any:
     """Parameters that are drawn by NumPy, for XLA would compile each draw."""
-    rng, shapes = (
-        np.random.default_rng(1),
-        jax.eval_shape(model.init, jax.random.key(0)),
-    )
+    rng = np.random.default_rng(1)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
     return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(x.dtype), shapes)
 
 

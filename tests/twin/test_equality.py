@@ -173,7 +173,7 @@ def test_a_value_used_many_times() -> None:
         >> nn.Dense(2, param_dtype='float64', name=f'Dense_{uses}')
         >> jf.AllOf(*[jf.Identity()] * uses)
         >> fold
-        for uses in (1, 4, 5, 17)
+        for uses in (1, 2, 4, 5, drawn(17, 40))
     }
     rng = np.random.default_rng(0)
     uses = [*cases, 4, 5]
