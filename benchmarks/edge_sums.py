@@ -49,15 +49,30 @@ def draw(rows: int, mean: int, most: int) -> Edges:
     come = rng.integers(rows, size=len(to))
     mixed = rng.permutation(len(to))
     ends = {'to': to, 'from': come, 'mixed to': to[mixed], 'mixed from': come[mixed]}
-    beside = {'into': neighbours(to, come, rows), 'out of': neighbours(come, to, rows)}
+    beside = {
+        'into': neighbour_table(to, come, rows),
+        'out of': neighbour_table(come, to, rows),
+    }
     return {name: jnp.asarray(x, jnp.int32) for name, x in (ends | beside).items()}
 
 
-def neighbours(ends: np.ndarray, others: np.ndarray, rows: int) -> np.ndarray:
-    """The other ends of each row's edges [rows, most]; `rows` where there are fewer."""
+def neighbour_table(
+    ends: np.ndarray,
+    others: np.ndarray,
+    rows: int,
+    most: int | None = None,
+    nothing: int | None = None,
+) -> np.ndarray:
+    """The other ends of each row's edges [rows, most]; `nothing` where there are fewer.
+
+    Args:
+      most: by default as many as the row with the most of them has.
+      nothing: the number of a row of zeros; by default `rows`.
+    """
     order, count = np.argsort(ends, kind='stable'), np.bincount(ends, minlength=rows)
-    table = np.full((rows, count.max()), rows)
-    table[np.arange(count.max()) < count[:, None]] = others[order]
+    most = int(count.max()) if most is None else most
+    table = np.full((rows, most), rows if nothing is None else nothing, 'int32')
+    table[np.arange(most) < count[:, None]] = others[order]
     return table
 
 

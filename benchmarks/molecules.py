@@ -5,9 +5,10 @@
 
 Atoms are objects that hold their neighbours, so each molecule contains itself. `Share`
 evaluates every atom once a round. By hand: one list of edges for the whole batch
-(`segment_sum`), and molecules padded to one size, with matrices of neighbours. Their
-arrays are made by Python loops, or put together of those of each molecule, which were
-made once: as a schedule is made of objects, or merged from a corpus.
+(`segment_sum`), a list of neighbours of each atom, filled up (gathers, whose reverse is
+gathers), and molecules padded to one size, with matrices of neighbours. Their arrays
+are made by Python loops, or put together of those of each molecule, which were made
+once: as a schedule is made of objects, or merged from a corpus.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from edge_sums import gathered, neighbour_table
 from measuring import MODES, Setup, agree, begin, jax_parser, set_up
 from options import fill, say
 from report import Row
@@ -31,6 +33,7 @@ import jfold as jf
 FEATURES = 16  # of an atom
 FEWEST, MOST = 8, 29  # atoms of a molecule
 POOL = 4  # batches that take turns
+HANDS = 'flat', 'gathers', 'padded'  # networks by hand
 
 Atom = dict[str, Any]
 Arrays = tuple[np.ndarray, ...]
@@ -144,6 +147,28 @@ def flat_network(rounds: int, molecules: int, p: Params, *arrays: Any) -> jax.Ar
     return answer(p['answer'], total)
 
 
+def beside(parts: Sequence[Arrays], atoms: int, edges: int, most: int) -> Arrays:
+    """Features [atoms, FEATURES], neighbours of each atom [atoms, most], atoms of each
+    molecule [molecules, MOST] and molecules of each atom [atoms, 1]; what is missing
+    has the number behind the last."""
+    x, owner, to, of = flat(parts, atoms, edges)
+    real = to < atoms - 1
+    near = neighbour_table(to[real], of[real], atoms, most)
+    n = sum(len(features) for features, _ in parts)
+    members = neighbour_table(owner[:n], np.arange(n), len(parts), MOST, atoms)
+    return x, near, members, owner[:, None]
+
+
+def beside_network(rounds: int, p: Params, *arrays: Any) -> jax.Array:
+    """The network over a list of neighbours of each atom."""
+    x, near, members, owner = arrays
+    state = embed(p['embed'], x)
+    for number in range(rounds):
+        around = gathered(state, {'into': near, 'out of': near})
+        state = update(p[f'round {number}'], state, around)
+    return answer(p['answer'], gathered(state, {'into': members, 'out of': owner}))
+
+
 def padded(parts: Sequence[Arrays]) -> Arrays:
     """Features [molecules, MOST, FEATURES], neighbours [.., MOST, MOST], mask."""
     x = np.zeros((len(parts), MOST, FEATURES), 'float32')
@@ -174,9 +199,13 @@ def by_hand(
     """The networks by hand, and what makes their arrays of what `read` gives."""
     atoms = max(sum(map(len, batch)) for batch in batches) + 1
     edges = max(sum(len(neighbours(each)) for each in batch) for batch in batches)
+    most = max(len(atom['bonds']) for batch in batches for each in batch for atom in each)
     edge_list = functools.partial(flat_network, options.rounds, options.batch)
+    sizes: Any = {'atoms': atoms, 'edges': edges}
+    of_atoms = functools.partial(beside, **sizes, most=most)
     return {
-        'flat': (edge_list, functools.partial(flat, atoms=atoms, edges=edges)),
+        'flat': (edge_list, functools.partial(flat, **sizes)),
+        'gathers': (functools.partial(beside_network, options.rounds), of_atoms),
         'padded': (functools.partial(padded_network, options.rounds), padded),
     }
 
@@ -199,7 +228,7 @@ def compare(options: argparse.Namespace) -> Iterator[Row]:
     times = take_turns(contenders | made, options.repeats, options.limit)
     for mode in MODES:
         yield setup.row(mode, times)
-        for name in ('flat', 'padded'):
+        for name in HANDS:
             parts = ('', 'merged ', 'whole ')
             device, merged, whole = (times[f'{name}: {part}{mode}'] for part in parts)
             yield {
@@ -261,7 +290,7 @@ def ratios(name: str, times: dict[str, Any], mode: str) -> Iterator[Row]:
         'whole ': 'both from objects',
     }
     for part, text in parts.items():
-        hand = min(('flat', 'padded'), key=lambda x: times[f'{x}: {part}{mode}'].median)
+        hand = min(HANDS, key=lambda x: times[f'{x}: {part}{mode}'].median)
         ratio = times[f'{name}: {part}{mode}'] / times[f'{hand}: {part}{mode}']
         yield ratio_row(f'{name} / {hand}, {text}', mode, ratio)
 
