@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -199,7 +200,8 @@ def by_hand(
     """The networks by hand, and what makes their arrays of what `read` gives."""
     atoms = max(sum(map(len, batch)) for batch in batches) + 1
     edges = max(sum(len(neighbours(each)) for each in batch) for batch in batches)
-    most = max(len(atom['bonds']) for batch in batches for each in batch for atom in each)
+    molecules = itertools.chain.from_iterable(batches)
+    most = max(len(atom['bonds']) for each in molecules for atom in each)
     edge_list = functools.partial(flat_network, options.rounds, options.batch)
     sizes: Any = {'atoms': atoms, 'edges': edges}
     of_atoms = functools.partial(beside, **sizes, most=most)

@@ -97,7 +97,8 @@ def backward(
       pullbacks: by operation, its reverse; only of operations that cotangents reach.
       arrays: by operation, its weights, each [*shape].
       values, saved: all values and residuals of the forward pass.
-      cotangents: of `execution.tensors`, in that order, each [rows, *shape] or `None`.
+      cotangents: of `execution.tensors`, then of the outputs in `execution.leaving`,
+        each [rows, *shape] or `None`.
     """
     weights = {o: x.reverse.weights(arrays[o]) for o, x in pullbacks.items()}
     reads = Reads(pullbacks, weights, values, make_loops(execution, batch, down=True))
@@ -422,17 +423,22 @@ def _gradients(
 def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
     """Return the carry that the reverse loops start from: all buffers that they change.
 
-    New buffers are zeros, but for the cotangents of results.
+    New buffers are zeros, but for the cotangents of what the loops return.
     """
     execution, extra = reads.execution, xla.extra_rows(even=False)
+    places = [(x.type, x.edge) for x in execution.tensors]
+    for number in execution.leaving:
+        o, k = output_places(execution.program)[number]
+        edge = execution.layout.edges_leaving[number]
+        places.append((execution.operations[o].outputs[k], edge))
     edges: Buffers = {}
     for t in sorted(_types(reads)):
         type_, size = execution.program.types[t], execution.layout.edge_rows[t]
         spec = array_spec((size, *type_.shape), type_.dtype)
         edges[t] = new_buffer(spec, extra, execution.varying)
-        for tensor, x in zip(execution.tensors, cotangents, strict=True):
-            if tensor.type == t and x is not None:
-                edges[t] = write(edges[t], x, tensor.edge)
+        for (type_number, edge), x in zip(places, cotangents, strict=True):
+            if type_number == t and x is not None:
+                edges[t] = write(edges[t], x, edge)
     stashes = {
         o: {
             k: new_buffer(spec, extra, execution.varying)

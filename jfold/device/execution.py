@@ -29,14 +29,16 @@ from jfold.device.hoisting import ROOM, hoisted_products
 from jfold.device.kernel import Kernel, Products, Weights, make_kernel
 from jfold.device.kernel_reverse import Activity
 from jfold.device.linear import partition
-from jfold.device.results import ResultTensor, result_tensors, tensors_read
+from jfold.device.results import ResultTensor, result_tensors
 from jfold.device.whole_reverse import Reverse, make_reverse
 from jfold.program.components import (
     Component,
     external_inputs,
     first_results,
+    output_places,
     outputs_of,
     phases,
+    results_in,
     segment_sums,
     sources,
     union,
@@ -116,7 +118,8 @@ class Execution:
         left out.
       kernels: by number of the operation; operations whose capacity is zero have none,
         nor have segment sums that are computed in one go.
-      tensors: the tensors of all results, which are returned.
+      tensors: the tensors of all results, which are returned; none of `loops`.
+      leaving: of `loops`, the numbers of outputs all of whose rows are returned.
       varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
       program_execution: the execution of the whole program, if this one is `loops`, a
         part of it; else `None`.
@@ -128,11 +131,12 @@ class Execution:
     kernels: Mapping[int, Kernel]
     tensors: tuple[ResultTensor, ...]
     varying: Varying | None
+    leaving: tuple[int, ...] = ()
     program_execution: Execution | None = None
 
     @functools.cached_property
     def loops(self) -> Execution:
-        """The execution of loops alone; its tensors are the values read outside."""
+        """The execution of loops alone, which returns the outputs read outside."""
         applied = self.program.applied
         if not applied:
             return self
@@ -143,9 +147,19 @@ class Execution:
                 for x in self.components
             ),
             kernels={o: x for o, x in self.kernels.items() if o not in applied},
-            tensors=tensors_read(self.spec, phases(self.program).leaving),
+            tensors=(),
+            leaving=tuple(
+                n
+                for n in results_in(phases(self.program).leaving)
+                if self.layout.region[output_places(self.program)[n][0]]
+            ),
             program_execution=self,
         )
+
+    @property
+    def returned(self) -> list[ProducerSet]:
+        """The outputs that each array that is returned may hold, as bit sets."""
+        return [*(x.makers for x in self.tensors), *(1 << n for n in self.leaving)]
 
     @property
     def program(self) -> Operations:
@@ -233,7 +247,7 @@ class Execution:
         if self.spec.residuals == RECOMPUTE_ALL:
             return self.forward_alone
         policies = dict(self.forward_alone)
-        for o, flow in self.flows([True for _ in self.tensors]).items():
+        for o, flow in self.flows([True for _ in self.returned]).items():
             with contextlib.suppress(Exception):  # whatever a user's function raises
                 reverse = self._reverse(o, flow)
                 policies[o] = Policy(self.kernels[o], reverse, reverse.hoists)
@@ -247,11 +261,10 @@ class Execution:
         Operations that no cotangent reaches are left out.
 
         Args:
-          used: by result tensor, whether it has a cotangent.
+          used: by array in `returned`, whether it has a cotangent.
         """
-        pairs = zip(self.tensors, used, strict=True)
         inputs = sources(self.program).inputs
-        live, before = union(tensor.makers for tensor, is_used in pairs if is_used), 0
+        live, before = union(partition(self.returned, used)), 0
         flows: dict[int, Activity] = {}
         # A result of a recurrence may flow into itself: iterate to a fixed point.
         while live != before:
@@ -312,7 +325,7 @@ class Execution:
         """Map the number of each operation that cotangents reach to its `Pullback`.
 
         Args:
-          used: by result tensor, whether it has a cotangent.
+          used: by array in `returned`, whether it has a cotangent.
 
         Raises:
           Exception: whatever a function without a gradient raises, with a note of its

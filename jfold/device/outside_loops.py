@@ -32,7 +32,7 @@ from jax import Array
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, ByOperation, array_spec
 from jfold.base.jaxprs import is_inexact
-from jfold.device.buffers import Batch
+from jfold.device.buffers import Batch, Buffers
 from jfold.device.derivatives import Derived, differentiable
 from jfold.device.execution import Execution
 from jfold.device.linear import MaybeZeros, Reverse
@@ -50,9 +50,7 @@ from jfold.device.reads import (
     zeros_of,
 )
 from jfold.program.components import (
-    SUMMANDS,
     Component,
-    components,
     first_results,
     output_places,
     phases,
@@ -66,7 +64,7 @@ from jfold.scheduling.spec import RECOMPUTE_ALL
 
 # The function of `runtime` that runs the loops: it takes their execution, the weights,
 # the outputs computed before the loops, by number, the index array and the constants;
-# it returns the tensors of `Execution.loops`.
+# it returns the outputs in `leaving` of their execution.
 InLoops: TypeAlias = Callable[..., Arrays]
 
 
@@ -93,8 +91,11 @@ def apply_all(
     if order.loops:
         entering = {n: _entering(state, n) for n in results_in(order.entering)}
         looped = {o: weights[o] for o in execution.loops.kernels}
-        tensors = in_loops(execution.loops, looped, entering, indices, constants)
-        state.leaving.update(zip(order.leaving, tensors, strict=True))
+        rows = in_loops(execution.loops, looped, entering, indices, constants)
+        for number, x in zip(execution.loops.leaving, rows, strict=True):
+            o, k = output_places(execution.program)[number]
+            base = execution.layout.value_base[o][k]
+            state.produced[number] = Produced(base, x)
     for c in order.behind:
         _apply_component(state, c, weights)
     return _checked(execution, list(_results(state)))
@@ -120,6 +121,20 @@ def _entering(state: State, number: int) -> Array:
     produced = state.produced[number]
     first = execution.layout.value_base[o][k] - produced.first  # of several sums
     return produced.rows[first : first + rows]
+
+
+def leaving_rows(execution: Execution, values: Buffers) -> Arrays:
+    """Return all rows [rows, *shape] of each output that leaves loops.
+
+    Args:
+      values: the buffers of all values of the forward pass.
+    """
+    result = []
+    for number in execution.leaving:
+        o, k = output_places(execution.program)[number]
+        t, first = execution.operations[o].outputs[k], execution.layout.value_base[o][k]
+        result.append(values[t][first : first + execution.layout.region[o]])
+    return result
 
 
 def _checked(execution: Execution, tensors: Arrays) -> Arrays:
@@ -220,8 +235,7 @@ def _apply_sums(state: State, c: int, component: Component) -> None:
     # Sums of sums are flattened: no summand is a result of this component.
     makers = union(union(inputs[o]) for o in operations) & ~inside
     rows = sum(execution.layout.region[o] for o in operations)
-    place = components(execution.program)[c].operations[0], SUMMANDS
-    summands = read_values(state, t, makers, sections.summands[c], place)
+    summands = read_values(state, t, makers, sections.summands[c])
     combines = execution.operations[operations[0]].combines
     sums = combined(state, summands, sections.sums_of[c], rows, combines)
     result = Produced(execution.layout.value_base[operations[0]][0], sums)

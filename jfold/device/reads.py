@@ -2,9 +2,8 @@
 """The rows that operations outside of loops and results of a program read.
 
 A *slot* is an input of an operation, or a tensor of a result. It is read in place (row
-i reads row i), or gathered by an index from constants and outputs of operations. Values
-from loops have been gathered before, in the order of the slot. Sums are added up where
-they are read, or have rows of their own.
+i reads row i), or gathered by an index from constants and outputs of operations, in
+loops or not. Sums are added up where they are read, or have rows of their own.
 
 A *table* is an operation, or a result numbered behind all operations. A *part* of the
 values is the constants of a type or one output of an operation, numbered as in
@@ -29,7 +28,7 @@ from jfold.base.jaxprs import is_inexact
 from jfold.device.buffers import Batch, scattered, slice_rows, take
 from jfold.device.execution import Execution
 from jfold.graph import shared_counts
-from jfold.program.components import Place, output_places, phases, results_in, sources
+from jfold.program.components import output_places, results_in, sources
 from jfold.program.operations import ADD, MAXIMUM, ProducerSet
 from jfold.scheduling.index_array import Section
 from jfold.scheduling.read_modes import ReadMode, Slot, read_modes, slot_numbers, slots
@@ -57,7 +56,6 @@ class State:
         component share one entry.
       counts: by part, the number [] of its real rows, once it is computed.
       anything: parts whose spare (padding) rows are finite, but repeat no real one.
-      leaving: by table and column, the rows [rows, *shape] that are read from loops.
     """
 
     execution: Execution
@@ -65,7 +63,6 @@ class State:
     produced: dict[int, Produced] = field(default_factory=dict)
     counts: dict[int, Array] = field(default_factory=dict)
     anything: set[int] = field(default_factory=set)
-    leaving: dict[Place, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +155,7 @@ def read_rows(state: State, read: Read, extent: Extent) -> Array:
     if read.mode is ReadMode.IN_PLACE:
         values = _in_place(state, read, extent.rows)
     else:
-        place = read.slot.table, read.slot.column
-        values = read_values(state, read.slot.type, read.makers, read.section, place)
+        values = read_values(state, read.slot.type, read.makers, read.section)
     if read.mode is ReadMode.SUMMED:
         values = combined(state, values, read.sums, extent.rows, read.slot.combines)
     if not extent.rows:
@@ -253,39 +249,12 @@ def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) ->
     return lax.select(has_items, result, lax.full_like(result, 0))
 
 
-def read_values(
-    state: State, t: int, makers: ProducerSet, section: Section, place: Place
-) -> Array:
+def read_values(state: State, t: int, makers: ProducerSet, section: Section) -> Array:
     """Gather values [rows, *shape] of type number `t`, by row indices in a `section`.
 
     They are constants, or results of operations, computed in loops or outside of them.
-
-    Args:
-      place: the reader, a key of `state.leaving` if it may read results from loops.
     """
-    if place not in state.leaving:
-        return _gathered(state, t, makers, section)
-    from_loops = state.leaving[place]
-    behind = phases(state.execution.program).outputs_behind
-    if not makers & behind:
-        return from_loops
-    others = _gathered(state, t, makers & behind, section, constants=False)
-    rows = state.batch.read(section, 0, *section.shape)
-    is_looped = lax.lt(rows, np.int32(state.execution.layout.value_rows[t]))
-    is_looped = lax.broadcast_in_dim(is_looped, others.shape, (0,))
-    return lax.select(is_looped, from_loops, others)
-
-
-def _gathered(
-    state: State, t: int, makers: ProducerSet, section: Section, constants: bool = True
-) -> Array:
-    """Gather values [rows, *shape] like `read_values`, but from outside of loops alone.
-
-    Args:
-      constants: whether the values may be constants. If not, an index of a value that
-        no operation in `makers` computes gathers an arbitrary row.
-    """
-    parts = list(_parts(state, t, makers, constants))
+    parts = list(_parts(state, t, makers))
     rows = state.batch.read(section, 0, *section.shape)
     if not parts:
         return zeros_of(state, t, *section.shape)
@@ -308,12 +277,10 @@ def _wide(x: Array) -> Array:
     return x.astype('float32') if narrow else x
 
 
-def _parts(
-    state: State, t: int, makers: ProducerSet, with_constants: bool
-) -> Iterator[Produced]:
+def _parts(state: State, t: int, makers: ProducerSet) -> Iterator[Produced]:
     """Yield the constants of type `t`, then the results in `makers`, by row number."""
     constants = state.batch.constants[t]
-    if len(constants) and with_constants:
+    if len(constants):
         yield Produced(0, jnp.asarray(constants))
     produced = [state.produced[r] for r in results_in(makers) if r in state.produced]
     by_row = {x.first: x for x in produced}

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from jfold.base.arrays import Arrays
 from jfold.device.buffers import Batch, Buffers, take, values_of
-from jfold.program.components import Place, phases, sources, type_at
+from jfold.program.components import sources
 from jfold.program.operations import ProducerSet, Program
 from jfold.ragged import MetricValues, assemble_value
-from jfold.scheduling.index_array import Section, section_of
+from jfold.scheduling.index_array import Section
 from jfold.scheduling.layout import layout
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.spec import Spec
@@ -25,52 +24,32 @@ from jfold.types import SequenceType, leaf_types, pack
 
 @dataclass(frozen=True)
 class ResultTensor:
-    """The rows of a value buffer that a reader outside of loops reads.
+    """The rows of a value buffer that a tensor of a result reads.
 
     Attributes:
       type: number of its type.
       section: of the index array, [rows] indices of the rows that it reads from the
         value buffer of its type.
-      edge: the first of its rows in the edge buffer, where its cotangent is put.
+      edge: the first of its rows in the edge buffer, where its cotangent is put; -1 if
+        results are read outside of loops.
       makers: the results of operations that it may read, as a bit set.
-      is_mixed: whether some of the rows may be behind the end of the buffer, since they
-        are computed outside of loops; the last row stands for them.
     """
 
     type: int
     section: Section
     edge: int
     makers: ProducerSet
-    is_mixed: bool
 
 
 def result_tensors(spec: Spec) -> tuple[ResultTensor, ...]:
     """Return the tensors of all results of a program, in order."""
-    results = enumerate(sources(spec.program).results, len(spec.program.operations))
-    wanted = {(r, j): x for r, row in results for j, x in enumerate(row)}
-    return tensors_read(spec, wanted)
-
-
-def tensors_read(
-    spec: Spec, wanted: Mapping[Place, ProducerSet]
-) -> tuple[ResultTensor, ...]:
-    """Return the rows of value buffers that each place in `wanted` reads, in order.
-
-    Args:
-      wanted: by place, as in `Phases.leaving`, the outputs that it may read.
-    """
     program, places = spec.program, layout(spec)
-    behind = phases(program).outputs_behind
-    return tuple(
-        ResultTensor(
-            type_at(program, place),
-            section_of(program, places.sections, place),
-            places.edges_leaving.get(place, -1),
-            makers,
-            is_mixed=bool(makers & behind),
-        )
-        for place, makers in wanted.items()
-    )
+    tensors = list[ResultTensor]()
+    for r, makers in enumerate(sources(program).results):
+        types, sections = program.results[r].tensors, places.sections.results[r]
+        edges = places.edges_read[r] if places.edges_read else (-1,) * len(types)
+        tensors += map(ResultTensor, types, sections, edges, makers)
+    return tuple(tensors)
 
 
 def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Buffers) -> Arrays:
@@ -79,13 +58,9 @@ def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Buffers) -> 
     Spare (padding) rows repeat a real one.
     """
 
-    def rows(tensor: ResultTensor, buffer: Array) -> Array:
-        indices = batch.read(tensor.section, 0, *tensor.section.shape)
-        last = max(len(buffer) - 1, 0)
-        return lax.min(indices, np.int32(last)) if tensor.is_mixed else indices
-
+    rows = [batch.read(x.section, 0, *x.section.shape) for x in tensors]
     buffers = [values_of(values, batch, x.type) for x in tensors]
-    return [take(y, rows(x, y)) for x, y in zip(tensors, buffers, strict=True)]
+    return list(map(take, buffers, rows))
 
 
 def returned(program: Program, schedule: Schedule, results: list[list[Array]]) -> Any:

@@ -41,7 +41,7 @@ from jfold.base.errors import describe_error, expect
 Array = np.ndarray[Any, Any]
 FilePath: TypeAlias = str | os.PathLike[str]
 
-VERSION = 2
+VERSION = 3
 SUFFIX = '.jfold'  # the ending of names of files that hold parts of a corpus
 EXTENDED = {  # the dtypes of `ml_dtypes`, by name
     np.dtype(type_).name: np.dtype(type_)

@@ -23,7 +23,6 @@ import itertools
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from jfold.base.memo import memoized
 from jfold.program.operations import Operations, Producers, ProducerSet
@@ -85,10 +84,6 @@ def are_recurrent(operations: Operations) -> tuple[bool, ...]:
 # ---- phases --------------------------------------------------------------------------
 
 
-Place: TypeAlias = tuple[int, int]  # a table, and a column in it
-SUMMANDS = -1  # in `Phases.leaving`, the column of the summands of a segment sum
-
-
 @dataclass(frozen=True)
 class Phases:
     """The components of a program in three groups: before, in and behind (after) loops.
@@ -99,32 +94,27 @@ class Phases:
     Attributes:
       before, loops, behind: numbers of components, in the order in which they run.
       looped: the outputs of operations in loops, as a bit set.
-      outputs_behind: the outputs of operations behind loops, as a bit set.
-      entering: the outputs of operations before loops that are read in loops, or where
-        results of loops may be read as well.
-      leaving: the operands of operations behind loops, and the tensors of results, that
-        may read results of loops: by place, a bit set of all outputs it may read. A
-        table is an operation, or a result, numbered behind all operations. The summands
-        of a segment sum are column -1 of its first operation.
+      entering: the outputs of operations before loops that are read in loops.
+      leaving: the outputs of operations in loops that operations behind them read, or
+        results; none if all operations are in loops, since results read buffers then.
     """
 
     before: list[int]
     loops: list[int]
     behind: list[int]
     looped: ProducerSet
-    outputs_behind: ProducerSet
     entering: ProducerSet
-    leaving: dict[Place, ProducerSet]
+    leaving: ProducerSet
 
 
 @memoized
 def phases(operations: Operations) -> Phases:
     """Sort the components into those before loops, in loops and behind them."""
     applied, producers = operations.applied, sources(operations)
-    sums, outputs = segment_sums(operations), outputs_of(operations)
+    outputs = outputs_of(operations)
     before, loops, behind = list[int](), list[int](), list[int]()
-    leaving: dict[Place, ProducerSet] = {}
-    looped = after = from_loops = entering = 0
+    leaving = union(map(union, producers.results)) if applied else 0
+    looped = after = entering = 0
     for c, part in enumerate(components(operations)):
         reads = union(union(producers.inputs[o]) for o in part.operations)
         made = union(outputs[o] for o in part.operations)
@@ -135,31 +125,10 @@ def phases(operations: Operations) -> Phases:
         elif reads & (looped | after):
             behind.append(c)
             after |= made
-            is_sum = sums.issuperset(part.operations)
-            if is_sum and reads & (looped | from_loops):
-                # If its results get no rows, its readers add up its summands.
-                leaving[part.operations[0], SUMMANDS] = reads & ~made
-                from_loops |= made
+            leaving |= reads
         else:
             before.append(c)
-    readers = applied.difference(sums)
-    for table, columns in enumerate((*producers.inputs, *producers.results)):
-        if table < len(operations.operations) and table not in readers:
-            continue
-        for column, makers in enumerate(columns):
-            if makers & (looped | from_loops) or not applied:
-                leaving[table, column] = makers
-    entering = (entering | union(leaving.values())) & ~looped & ~after
-    return Phases(before, loops, behind, looped, after, entering, leaving)
-
-
-def type_at(operations: Operations, place: Place) -> int:
-    """Return the type number of values read at `place`, a key of `Phases.leaving`."""
-    table, column = place
-    if column == SUMMANDS:
-        (t,) = operations.operations[table].outputs
-        return t
-    return operand_types(operations)[table][column]
+    return Phases(before, loops, behind, looped, entering & ~looped, leaving & looped)
 
 
 def loops_of(operations: Operations) -> str:

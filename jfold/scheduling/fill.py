@@ -20,13 +20,12 @@ from typing import NamedTuple
 import numpy as np
 
 from jfold.base.memo import memoized
-from jfold.graph import Array, ranges, shared_counts
+from jfold.graph import Array, concatenate_arrays, ranges, shared_counts
 from jfold.program.components import (
-    SUMMANDS,
     Component,
-    Place,
     components,
     operand_types,
+    output_places,
     segment_sums,
 )
 from jfold.scheduling.index_array import NOWHERE, Section, summed_at_once
@@ -287,7 +286,6 @@ class _Target(NamedTuple):
       operation: the operation whose nodes read the rows; -1 for results and sums.
       edge: the edge row, where a use leaves its cotangent, of the first use.
       step: the distance from the edge row of a use to that of the next.
-      leaves_edges: whether uses leave cotangents that loops read in reverse.
     """
 
     section: Section
@@ -296,7 +294,6 @@ class _Target(NamedTuple):
     operation: int = -1
     edge: int = -1
     step: int = 1
-    leaves_edges: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,14 +303,16 @@ class _Reads:
     Attributes:
       columns: columns of the graph, its tables of summands included.
       targets: per column, where it is written.
-      edges, steps, leave_edges: [columns] attributes of the targets.
+      edges, steps: [columns] attributes of the targets.
+      uses: per type, where the columns begin and end that leave edges: those of
+        operations in loops; if all are in loops, those of results too.
     """
 
     columns: Columns
     targets: tuple[_Target, ...]
     edges: Array
     steps: Array
-    leave_edges: Array
+    uses: tuple[tuple[int, int], ...]
 
 
 @memoized
@@ -324,10 +323,13 @@ def _reads(spec: Spec) -> _Reads:
     columns, targets = [x for x, _ in ordered], tuple(x for _, x in ordered)
     edges = np.array([x.edge for x in targets], np.int32)
     steps = np.array([x.step for x in targets], np.int32)
-    leave_edges = np.array([x.leaves_edges for x in targets], bool)
-    program = spec.program
-    spaces = len(program.types) + len(program.operations) + len(program.results)
-    return _Reads(make_columns(columns, spaces), targets, edges, steps, leave_edges)
+    program, types = spec.program, len(spec.program.types)
+    spaces = types + len(program.operations) + len(program.results)
+    made = make_columns(columns, spaces)
+    bounds = itertools.pairwise(made.ends[: types + 1])
+    inside = [x.operation >= 0 or not program.applied for x in targets]
+    uses = tuple((a, a + sum(inside[a:b])) for a, b in bounds)
+    return _Reads(made, targets, edges, steps, uses)
 
 
 def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
@@ -337,17 +339,12 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     has the summands, and another the row that each summand is added to.
     """
     program, places = spec.program, layout(spec)
-    sections, leaving = places.sections, places.edges_leaving
+    sections = places.sections
     types, operations = len(program.types), len(program.operations)
     reads = sections.inputs + sections.results
     sums = sections.input_sums + sections.result_sums
     # The tables of `with_pair_tables` stand behind all others, in this order.
     behind = types + operations + len(program.results)
-
-    def target_of(section: Section, place: Place) -> _Target:
-        """Return a target in `section`, with the edge row of `place`, -1 if none."""
-        edge, leaves_edges = leaving.get(place, -1), place in leaving
-        return _Target(section, edge=edge, leaves_edges=leaves_edges)
 
     for o, inputs in enumerate(operand_types(program)):
         if o in segment_sums(program):
@@ -355,9 +352,12 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
         in_loops = o < operations and o not in program.applied
         modes = column_modes(spec, o, len(inputs))
         for a, (t, mode) in enumerate(zip(inputs, modes, strict=True)):
-            target = target_of(reads[o][a], (o, a))
+            target = _Target(reads[o][a])
             if in_loops:
-                target = _Target(reads[o][a], 0, -1, o, *places.edges[o][a], True)
+                target = _Target(reads[o][a], 0, -1, o, *places.edges[o][a])
+            elif not program.applied:
+                edge = places.edges_read[o - operations][a]
+                target = _Target(reads[o][a], edge=edge)
             if mode is ReadMode.INDEXED:
                 # Column 0 of an operation has levels.
                 yield Column(t, types + o, a + (o < operations)), target
@@ -370,8 +370,7 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
         if summed_at_once(spec, c) and sums_have_rows(spec):
             first = component.operations[0]
             (t,) = program.operations[first].outputs
-            section = sections.summands[c]
-            yield Column(t, behind, 0), target_of(section, (first, SUMMANDS))
+            yield Column(t, behind, 0), _Target(sections.summands[c])
             here = running_components(spec)[c].operations
             before = places.value_base[here[0]][0] if here else 0
             yield Column(t, behind, 1), _Target(sections.sums_of[c], before, NOWHERE)
@@ -410,12 +409,23 @@ def _write_rows(batch: _Batch) -> None:
         places = np.arange(len(edges), dtype=np.int32)
         edges += reads.steps.repeat(merged.lengths) * places
         for t in active_types(spec.program):
-            begin, end = reads.columns.ends[t : t + 2]
+            begin, end = reads.uses[t]
             of_type = slice(merged.ends[begin], merged.ends[end])
-            uses = RowUses(rows[of_type], edges[of_type])
-            if in_slots:  # only reads in loops, and reads of loops' results
-                leaves = reads.leave_edges[begin:end].repeat(merged.lengths[begin:end])
-                is_in_buffer = uses.rows < batch.places.value_rows[t]
-                uses = uses.chosen(leaves & is_in_buffer)
+            uses = _with_leaving(batch, t, RowUses(rows[of_type], edges[of_type]))
             steps = _row_steps(batch, t) if spec.capacity.sums[t] else None
             write_consumers(spec, indices, t, uses, steps)
+
+
+def _with_leaving(batch: _Batch, t: int, uses: RowUses) -> RowUses:
+    """Add to the uses in loops of values of type `t` one of each that leaves loops."""
+    places, program = batch.places, batch.spec.program
+    rows, edges = [uses.rows], [uses.edges]
+    for number, edge in places.edges_leaving.items():
+        o, k = output_places(program)[number]
+        if program.operations[o].outputs[k] == t:
+            count = np.arange(batch.selection.totals[len(program.types) + o])
+            rows.append(places.value_base[o][k] + count)
+            edges.append(edge + count)
+    if len(rows) == 1:
+        return uses
+    return RowUses(*(concatenate_arrays(x) for x in (rows, edges)))

@@ -24,14 +24,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import jax
 
 from jfold.graph import Array
-from jfold.program.components import (
-    SUMMANDS,
-    Place,
-    component_of,
-    components,
-    segment_sums,
-)
-from jfold.program.operations import Operations
+from jfold.program.components import component_of, components, segment_sums
 from jfold.scheduling.read_modes import (
     ReadMode,
     column_modes,
@@ -153,14 +146,6 @@ class Sections:
     consumers: tuple[Section, ...]
     steps: tuple[Section, ...]
     sums: tuple[Section, ...]
-
-
-def section_of(program: Operations, sections: Sections, place: Place) -> Section:
-    """Return the section of the rows that `place`, a reader of loops' values, reads."""
-    table, column = place
-    if column == SUMMANDS:
-        return sections.summands[component_of(program)[table]]
-    return (sections.inputs + sections.results)[table][column]
 
 
 # ---- layout --------------------------------------------------------------------------

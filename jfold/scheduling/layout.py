@@ -27,12 +27,12 @@ import jax.numpy as jnp
 from jfold.base.memo import memoized
 from jfold.program.components import (
     Component,
-    Place,
     component_of,
     components,
+    output_places,
     outputs_of,
     phases,
-    type_at,
+    results_in,
 )
 from jfold.program.operations import Operation, Operations
 from jfold.scheduling.index_array import (
@@ -40,7 +40,6 @@ from jfold.scheduling.index_array import (
     Allocator,
     Sections,
     allocate_sections,
-    section_of,
 )
 from jfold.scheduling.spec import Spec
 from jfold.scheduling.tiles import (
@@ -125,8 +124,10 @@ class Layout:
       edges: per input of an operation in loops, the edge row of the first node, and the
         distance to that of the next node. Operands of a sum have no edge rows, but
         `~row` and -1, where `row` is the sum's first row, counted behind the constants.
-      edges_leaving: by place of a reader of loops' outputs, the edge row of its first
-        row.
+      edges_leaving: by number of an output that leaves loops, the edge row of its
+        first row, where all cotangents from outside of loops are added up.
+      edges_read: per result and tensor, the edge row of its first row, if all
+        operations are in loops; else nothing.
       edge_sums: [types] the edge row of the first sum, or -1.
       edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
       sum_width: [types] the number of sums of edge rows that one tile computes.
@@ -145,7 +146,8 @@ class Layout:
     value_rows: Numbers
     together: tuple[Groups, ...]
     edges: tuple[Steps, ...]
-    edges_leaving: dict[Place, int]
+    edges_leaving: dict[int, int]
+    edges_read: tuple[Numbers, ...]
     edge_sums: Numbers
     edge_rows: Numbers
     sum_width: Numbers
@@ -171,7 +173,7 @@ def layout(spec: Spec) -> Layout:
         for rows, size in zip(capacity.sums, sizes, strict=True)
     )
     sections = allocate_sections(spec, tables, region, results, computed, sums)
-    edges = _edges(spec, region, base, together, sums, sections)
+    edges = _edges(spec, region, results, base, together, sums)
     of_rows = region, results, chunk, widths, component_of(program), column
     of_values = tables, trips, base, ends, together
     return Layout(*of_rows, *of_values, *edges, sums, sections)
@@ -239,16 +241,16 @@ def in_buffers(program: Operations) -> frozenset[int]:
 def _edges(
     spec: Spec,
     region: Numbers,
+    results: Numbers,
     values: Sequence[Numbers],
     together: Sequence[Groups],
     sum_width: Numbers,
-    sections: Sections,
-) -> tuple[tuple[Steps, ...], dict[Place, int], Numbers, Numbers]:
-    """Allocate edge rows for inputs in loops, readers of loops' outputs, and sums.
+) -> tuple[tuple[Steps, ...], dict[int, int], tuple[Numbers, ...], Numbers, Numbers]:
+    """Allocate edge rows for inputs in loops, values that leave loops, and sums.
 
     Each use of a value has a row for its cotangent in the edge buffers. Return `edges`,
-    `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`. Arguments have the names
-    of its attributes too, but `values` is `value_base`.
+    `edges_leaving`, `edges_read`, `edge_sums` and `edge_rows` of `Layout`. Arguments
+    have the names of its attributes too, but `values` is `value_base`.
     """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
@@ -277,14 +279,18 @@ def _edges(
 
     of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
     leaving = {}
-    for place in phases(program).leaving:
-        (rows,) = section_of(program, sections, place).shape
-        leaving[place] = take(type_at(program, place), rows)
+    for number in results_in(phases(program).leaving):
+        o, k = output_places(program)[number]
+        leaving[number] = take(program.operations[o].outputs[k], region[o])
+    read: tuple[Numbers, ...] = ()
+    if not program.applied:
+        pairs = zip(program.results, results, strict=True)
+        read = tuple(tuple(take(t, n) for t in x.tensors) for x, n in pairs)
     counts = enumerate(spec.capacity.sums)
     sums = tuple(take(t, rows + sum_width[t] if rows else 0) for t, rows in counts)
     # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
     ends = tuple(allocator.take(1) + 1 for allocator in allocators)
-    return of_rows, leaving, sums, ends
+    return of_rows, leaving, read, sums, ends
 
 
 def _tables(

@@ -37,13 +37,7 @@ from jfold.graph import (
     shared_counts,
     value_parts,
 )
-from jfold.program.components import (
-    SUMMANDS,
-    component_of,
-    components,
-    operand_types,
-    phases,
-)
+from jfold.program.components import operand_types, output_places, phases, results_in
 from jfold.program.operations import Operations
 from jfold.scheduling.layout import active_types
 from jfold.tracing.check_graph import checked
@@ -98,19 +92,11 @@ def value_columns(program: Operations) -> Columns:
 
 @memoized
 def loop_columns(program: Operations) -> Columns:
-    """Return columns of inputs in loops, and of all else that reads loops' values."""
-    types, operations = len(program.types), len(program.operations)
-    leaving, parts = {*phases(program).leaving}, components(program)
-    summing = {parts[component_of(program)[o]] for o, a in leaving if a == SUMMANDS}
-    full = {o for part in summing for o in part.operations}
-    full.update(o for o in range(operations) if o not in program.applied)
-
-    def is_in_loops(column: Column) -> bool:
-        o = column.table - types
-        return o in full or (o, column.number - (o < operations)) in leaving
-
+    """Return the columns of the inputs of operations in loops."""
+    types, operations = len(program.types), range(len(program.operations))
+    tables = {types + o for o in operations if o not in program.applied}
     every = value_columns(program).every
-    return make_columns([x for x in every if is_in_loops(x)], types)
+    return make_columns([x for x in every if x.table in tables], types)
 
 
 @dataclass(frozen=True, eq=False)
@@ -403,12 +389,17 @@ def select(program: Operations, graph: Graph) -> Selection:
 def use_counts(selection: Selection, in_loops: bool) -> Array:
     """Return the reads per value [values]; 0 for constants of types with gradients.
 
-    With `in_loops` only reads in loops, and reads of loops' values, are counted.
+    With `in_loops` only reads in loops are counted, and one more of each value that
+    leaves loops: all cotangents from outside of loops are one.
     """
     program = selection.program
     reads = selection.merge(loop_columns(program)) if in_loops else selection.values
     numbers, shared = selection.numbers, shared_counts(program)
     counts = np.bincount(reads.numbers, minlength=numbers.ends[-1])
+    for number in results_in(phases(program).leaving) if in_loops else ():
+        o, k = output_places(program)[number]
+        table = len(program.types) + o
+        counts[ranges(numbers.begin(table, k), selection.counts[table])] += 1
     for t in active_types(program):
         # Constants have no cotangents, so their uses need no edges. They are the first
         # values of each example.

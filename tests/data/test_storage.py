@@ -336,18 +336,18 @@ def version_1(path: Path) -> None:
         archive.writestr('metadata.json', '{"format": "jfold.arrays", "version": 1}')
 
 
-def version_3(path: Path) -> None:
+def version_4(path: Path) -> None:
     write(path, {}, {})
-    path.write_bytes(path.read_bytes().replace(b'    \2', b'    \3'))
+    path.write_bytes(path.read_bytes().replace(b'    \3', b'    \4'))
 
 
-@pytest.mark.parametrize(('make', 'version'), [(version_1, 1), (version_3, 3)])
+@pytest.mark.parametrize(('make', 'version'), [(version_1, 1), (version_4, 4)])
 def test_other_versions_are_no_damage(
     path: Path, make: Callable[[Path], None], version: int
 ) -> None:
     make(path)
     text = (
-        f'{path}: expected version 2 of the format of files, got version {version}: '
+        f'{path}: expected version 3 of the format of files, got version {version}: '
         'write it anew with this version of jfold, or read it with the one that wrote '
         'it'
     )

@@ -233,7 +233,7 @@ def uses(r: Reading, t: int) -> Iterator[tuple[int, int | Cotangent]]:
     for n, result in enumerate(r.program.results):
         for j, number in enumerate(result.tensors):
             if number == t:
-                base = places.edges_leaving[len(r.program.operations) + n, j]
+                base = places.edges_read[n][j]
                 found = enumerate(r.result(n, j).tolist())
                 yield from ((row, base + i) for i, row in found)
 
