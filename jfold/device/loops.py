@@ -3,8 +3,8 @@
 
 A pass says what runs on a tile. A strategy says how often and in which order it runs,
 and how rows are read: trip counts come from the batch in `Loops`, from the capacity in
-`FixedLoops`. Methods run `step` on levels, on tiles of a level, on chunks or on tiles
-of sums of cotangents, and return the new state.
+`FixedLoops`, but for sums that take several tiles. Methods run `step` on levels, on tiles
+of a level, on chunks or on tiles of sums of cotangents, and return the new state.
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each;
 a tile runs rows past the end of its level again.
@@ -233,14 +233,14 @@ class FixedLoops(Loops):
     def sums(
         self, t: int, step: Number, stage: Number, run: SumStep[Carry], carry: Carry
     ) -> Carry:
-        """Run `run` on the first row of all tiles of sums of type `t`.
+        """Run `run` on the sums of type `t`: all, if one tile takes them, else a round.
 
-        Tiles of all rounds run: sums that are complete get the same values again, and
-        the others are computed again when their round comes.
+        Of all, those that are complete get the same values again, and the others are
+        computed again when their round comes.
         """
-        width = self.batch.layout.sum_width[t]
-        trips = -(-self.execution.spec.capacity.sums[t] // width)
-        return _repeated(trips, lambda i, carry: run(i * width, carry), carry)
+        if self.execution.spec.capacity.sums[t] > self.batch.layout.sum_width[t]:
+            return super().sums(t, step, stage, run, carry)
+        return run(0, carry)
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
         """Gather the rows [n, *shape] of a buffer at each index array in `places`."""

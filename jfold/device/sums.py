@@ -64,8 +64,8 @@ def _sum_type(loops: Loops, t: int, step: Number, buffer: Array) -> Array:
 
     # A tile may run past the last sum of a round. It then writes sums of later rounds,
     # which are computed again in their turn; or sums of later levels, which are
-    # complete and get the same numbers. Fixed loops run all tiles in each round: sums
-    # of levels that are not complete yet are computed again, too, before they are read.
+    # complete and get the same numbers. Fixed loops may run all sums in each round:
+    # those of levels that are not complete yet are computed again before they are read.
     def tile(row: Number, buffer: Array) -> Array:
         """Write the sums of a tile, the first of them sum `row`; return the buffer."""
         sums = batch.sections.sums[t].rows

@@ -127,7 +127,7 @@ class Sections:
       result_sums: per result and tensor, as `input_sums`.
       consumers: per type [fan, rows], the edge rows to sum for each computed row.
       steps: per type [levels of all components, stages, 2], for each round of sums on
-        each level the first sum and the number of tiles, which counted loops read;
+        each level the first sum and the number of tiles, if rounds are counted;
         [0, ...] without sums.
       sums: per type [SUM_ARITY, sums], the edge rows that each sum adds up; [.., 0]
         without sums.

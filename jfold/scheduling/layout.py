@@ -165,18 +165,24 @@ def layout(spec: Spec) -> Layout:
     column, tables, trips = _tables(spec)
     base, ends = _values(spec, region)
     computed = [x - y for x, y in zip(ends, capacity.constants, strict=True)]
-    # Every round of fixed steps runs the tiles of all sums, so few tiles are best.
-    is_fixed = strategy_of(spec).fixed
-    sizes = (t.size * t.dtype.itemsize * (SUM_ARITY + 1) for t in program.types)
-    sums = tuple(
-        even_parts(rows, size, MEMORY)[1] if is_fixed else SUM_WIDTH
-        for rows, size in zip(capacity.sums, sizes, strict=True)
-    )
+    sums = tuple(_sum_width(spec, t) for t in range(len(program.types)))
     sections = allocate_sections(spec, tables, region, results, computed, sums)
     edges = _edges(spec, region, results, base, together, sums)
     of_rows = region, results, chunk, widths, component_of(program), column
     of_values = tables, trips, base, ends, together
     return Layout(*of_rows, *of_values, *edges, sums, sections)
+
+
+def _sum_width(spec: Spec, t: int) -> int:
+    """Return the number of sums of type `t` that one tile computes."""
+    rows, type_ = spec.capacity.sums[t], spec.program.types[t]
+    if not strategy_of(spec).fixed:
+        return SUM_WIDTH
+    # If one tile takes all sums, each round of a fixed step runs it, which costs less
+    # than to ask how many there are. Of more, a round takes those of its level.
+    size = type_.size * type_.dtype.itemsize * (SUM_ARITY + 1)
+    parts, width = even_parts(rows, size, MEMORY)
+    return width if parts == 1 else max(rows // max(spec.capacity.levels, 1), SUM_WIDTH)
 
 
 def _of_operations(
