@@ -3,8 +3,8 @@
 
 A pass says what runs on a tile. A strategy says how often and in which order it runs,
 and how rows are read: trip counts come from the batch in `Loops`, from the capacity in
-`FixedLoops`, but for sums that take several tiles. Methods run `step` on levels, on tiles
-of a level, on chunks or on tiles of sums of cotangents, and return the new state.
+`FixedLoops`, but for sums that take several tiles. Methods run `step` on levels, on
+tiles of a level, on chunks or on tiles of sums of cotangents, and return the new state.
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each;
 a tile runs rows past the end of its level again.
