@@ -33,6 +33,7 @@ from jfold.combinators import Block, Function, Record, block
 
 Fn = TypeVar('Fn', bound=Callable[..., Any])
 Node = tuple[Any, ...]
+NOTHING: Any = object()  # stands for an argument that is not given
 OPERATORS: set[Function] = set()  # the blocks of operators and methods of values
 # Methods and properties of arrays that values have, with arguments that are no values.
 METHODS = frozenset(
@@ -68,9 +69,13 @@ class Lazy(Block):
         functools.update_wrapper(shown, self.fn, updated=())
         vars(self).update(vars(shown))
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+    def __call__(self, part: Any = NOTHING, /, *others: Any, **options: Any) -> Any:
         """Run the function on a part of the data, inside another lazy function."""
         recorder = RECORDER.get()
+        # Most calls have one argument, which Python passes on without a list and a dict.
+        if not (recorder is None or self.share or others or options):
+            return self.fn() if part is NOTHING else self.fn(part)
+        arguments = () if part is NOTHING else (part, *others)
         if recorder is None:
             if SCOPE.get(None) is None:
                 raise TypeError(
@@ -209,8 +214,8 @@ class Value(Operand):
     )
     beside_arrays = ', and `x * array` for `array * x` with an array of JAX'
 
-    def __init__(self, node: Node, recording: Any) -> None:
-        self.node, self.recording = node, recording
+    node: Node
+    recording: Any
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -91,19 +91,19 @@ class Recording:
             # Most calls have one or two values, which take no list here.
             if len(arguments) == 1:
                 (x,) = arguments
-                if x.__class__ is Value and x.recording is self:
+                if x.recording is self:
                     node = x.node
-                    return Value((self.calls[block, node[0]], node), self)
+                    return self._made((self.calls[block, node[0]], node))
             elif len(arguments) == 2:
                 x, y = arguments
-                node, other = x.node, y.node
-                number = self.calls[block, node[0], other[0]]
-                if x.recording is self and y.recording is self:
-                    return Value((number, node, other), self)
-            elif all([x.__class__ is Value and x.recording is self for x in arguments]):
+                if x.recording is self is y.recording:
+                    node, other = x.node, y.node
+                    number = self.calls[block, node[0], other[0]]
+                    return self._made((number, node, other))
+            elif all([x.recording is self for x in arguments]):
                 nodes = [x.node for x in arguments]
                 number = self.calls[(block, *[node[0] for node in nodes])]
-                return Value((number, *nodes), self)
+                return self._made((number, *nodes))
         except (AttributeError, LookupError, TypeError):  # plain data, or a new call
             pass
         return self._call(block, arguments)
@@ -215,7 +215,7 @@ class Recording:
         """Return the `Value` that stands for a number or an array of the data."""
         number = self.calls.get((value.__class__, dtype))
         node = self._constant(value, dtype) if number is None else (number, value)
-        return Value(node, self)
+        return self._made(node)
 
     def _constant(self, value: Any, dtype: object = None) -> Node:
         if value.__class__ is np.ndarray:
@@ -305,7 +305,10 @@ class Recording:
 
     def _made(self, node: Node) -> Value:
         """Return the `Value` that stands for a call's result, one tensor."""
-        return Value(node, self)
+        # Without `__init__`, a call of which takes as long as all the rest.
+        value = Value()
+        value.node, value.recording = node, self
+        return value
 
     def _opened(self, node: Node, entry: Entry) -> Any:
         """Return a call's result: a `Value`, or tuples and structs of these."""
@@ -378,7 +381,7 @@ class PlacedRecording(Recording):
         self.observed[-1] = PlacedNode.at(self.place, self.observed[-1])
 
     def _made(self, node: Node) -> Value:
-        return Value(PlacedNode.at(self.place, node), self)
+        return super()._made(PlacedNode.at(self.place, node))
 
 
 def line_of(error: BaseException | None) -> str:
