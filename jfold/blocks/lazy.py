@@ -72,7 +72,7 @@ class Lazy(Block):
     def __call__(self, part: Any = NOTHING, /, *others: Any, **options: Any) -> Any:
         """Run the function on a part of the data, inside another lazy function."""
         recorder = RECORDER.get()
-        # Most calls have one argument, which Python passes on without a list and a dict.
+        # Most calls have one argument, which takes Python no list and no dict.
         if not (recorder is None or self.share or others or options):
             return self.fn() if part is NOTHING else self.fn(part)
         arguments = () if part is NOTHING else (part, *others)

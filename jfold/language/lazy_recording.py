@@ -41,8 +41,8 @@ class Recording:
     Attributes:
       registry: the entries of calls.
       observed: per value of a metric, ((name, whether labelled), node, label if any).
-      memo: the results of shared functions, by function and ids of its instance and
-        arguments, each behind these objects.
+      memo: the results of shared functions, by function and ids of its arguments, each
+        behind these arguments; while the function runs, these alone.
     """
 
     __slots__ = ('calls', 'memo', 'observed', 'registry')
@@ -88,10 +88,17 @@ class Recording:
     def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record a block's call, not computing it; return a `Value` for its result."""
         try:
-            # Most calls have one or two values, which take no list here.
+            # Most calls have one value, a list of values, or two values.
             if len(arguments) == 1:
                 (x,) = arguments
-                if x.recording is self:
+                if x.__class__ is list:
+                    nodes = [item.node for item in x]
+                    if x and all([item.recording is self for item in x]):
+                        numbers = dict.fromkeys([node[0] for node in nodes])
+                        number = self.registry.known['list', *numbers].number
+                        node = number, nodes
+                        return self._made((self.calls[block, number], node))
+                elif x.recording is self:
                     node = x.node
                     return self._made((self.calls[block, node[0]], node))
             elif len(arguments) == 2:
@@ -172,12 +179,12 @@ class Recording:
 
     def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return a lazy function's result, memoized by identity of the arguments."""
-        owner = getattr(function, '__self__', None)
-        key = (getattr(function, '__func__', function), id(owner), *map(id, arguments))
-        if key in self.memo:
-            return self._remembered(key)
-        kept = owner, arguments  # so that no other object gets their ids
-        self.memo[key] = (kept,)
+        # A method of an instance equals itself alone, and keeps the instance alive.
+        key = (function, *map(id, arguments))
+        known = self.memo.get(key)
+        if known is not None:
+            return _remembered(known)
+        self.memo[key] = (arguments,)  # kept, so that no other object gets their ids
         try:
             value = function(*arguments)
         except BaseException:
@@ -185,31 +192,24 @@ class Recording:
             raise
         if isinstance(value, GeneratorType):
             del self.memo[key]
-            return self._shared_steps(key, kept, value)
-        self.memo[key] = kept, value
+            return self._shared_steps(key, arguments, value)
+        self.memo[key] = arguments, value
         return value
 
-    def _shared_steps(self, key: Any, kept: Any, steps: Steps[Any]) -> Steps[Any]:
-        if key in self.memo:  # it ran after the call, and before the `yield`
-            return self._remembered(key)
-        self.memo[key] = (kept,)
+    def _shared_steps(
+        self, key: Any, arguments: tuple[Any, ...], steps: Steps[Any]
+    ) -> Steps[Any]:
+        known = self.memo.get(key)
+        if known is not None:  # it ran after the call, and before the `yield`
+            return _remembered(known)
+        self.memo[key] = (arguments,)
         try:
             value = yield steps
         except BaseException:
             del self.memo[key]
             raise
-        self.memo[key] = kept, value
+        self.memo[key] = arguments, value
         return value
-
-    def _remembered(self, key: Any) -> Any:
-        (_, arguments), *values = self.memo[key]
-        if not values:
-            raise TypeError(
-                'expected data without circles, got an object that contains itself, '
-                f'{short_repr(arguments[0] if arguments else None)}; leave out what '
-                'points back, or follow it without `share`, up to a depth'
-            )
-        return values[0]
 
     def constant(self, value: object, dtype: object) -> Any:
         """Return the `Value` that stands for a number or an array of the data."""
@@ -335,6 +335,21 @@ class Recording:
 def without_last(pipe: b.Pipe) -> b.Block:
     """Return a pipe without its last block, the same at every call."""
     return b.Pipe(*pipe.blocks[:-1])
+
+
+def _remembered(known: tuple[Any, ...]) -> Any:
+    """Return the result in an entry of `Recording.memo`; raise TypeError without one.
+
+    It has none while the function runs, on data that contain themselves.
+    """
+    if len(known) > 1:
+        return known[1]
+    (arguments,) = known
+    raise TypeError(
+        'expected data without circles, got an object that contains itself, '
+        f'{short_repr(arguments[0] if arguments else None)}; leave out what '
+        'points back, or follow it without `share`, up to a depth'
+    )
 
 
 class PlacedRecording(Recording):
