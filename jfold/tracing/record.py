@@ -126,15 +126,12 @@ def _explained(
     number = _example_of(error, call)
     if number and not isinstance(error, BadItem):
         # Numbers are converted after all examples are read, so a number of an earlier
-        # example may not fit. To record these examples alone tells, unless that fails
-        # where the first recording did not.
-        source = program.source
+        # example may not fit. To trace these examples alone tells.
         try:
-            tapes = source.record([examples[k] for k in range(number)])
-            TapeReader(program, source.recording, number, *tapes)
-        except BadItem as earlier:
-            number = earlier.example
-        except Exception:
+            trace(program, examples[:number])
+        except InputError as earlier:
+            return earlier
+        except RuntimeError:  # they fail where the first recording did not
             pass
     for k in [number] if number is not None else range(len(examples)):
         explanation: InputError | None = program.expression.explain(examples[k])

@@ -144,6 +144,14 @@ def test_only_the_example_at_fault_is_explained(
     assert [id(example) for example in explained] == [id(examples[2])]
 
 
+def test_the_first_bad_example_is_named_beside_deep_data() -> None:
+    """Its number is converted after the second bad one was read."""
+    program = jf.compile(sums(SUMS['map'])).program
+    with pytest.raises(jf.InputError, match='which float32 cannot hold') as caught:
+        trace(program, [nested(2000), 1, 2**24 + 1, 'x'])
+    assert caught.value.example == 2
+
+
 class Unread:
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(name)
