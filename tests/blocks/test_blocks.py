@@ -128,6 +128,8 @@ def test_a_record_is_in_the_order_in_which_it_is_written() -> None:
         ({-1: number}, [[1, 2, 3]], [(3.0,)]),
         ((number, whole), [(1, 2)], [(1.0, np.int32(2))]),
         ([number, whole], [(1, 2)], [(1.0, np.int32(2))]),
+        ((number, number), [{0: 1, 1: 3, 'more': 4}], [(1.0, 3.0)]),
+        ((number, jf.Zeros([]), number), [[1, 2, 3]], [(1.0, 0.0, 3.0)]),
         (jf.Record([((0, 1), number)]), [{(0, 1): 5}], [(5.0,)]),
         (jf.Record([(slice(1, 3), jf.Vector(2))]), [[1, 2, 3]], [([2, 3],)]),
         ({None: number}, [{None: 1}], [(1.0,)]),

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import add_up, close, weighted
+from agreement import agree, close
 from checking import refuses
 
 import jfold as jf
@@ -39,24 +39,10 @@ def recurrent() -> Any:
 def test_values_and_gradients_are_those_of_the_eager_twin(
     residuals: str, strategy: str
 ) -> None:
-    trees = [3, (0, 1), ((2, 2), (0, (1, 3)))]
     model = jf.compile(recurrent(), residuals=residuals, strategy=strategy)
     params = model.init(jax.random.key(0))
     assert list(params) == ['mix']
-    schedule = model.schedule(trees)
-
-    def batch(params: Any, table: Any) -> Any:
-        values = model.apply(params, schedule, external={'rows': table})
-        return sum(weighted(x, i) for i, x in enumerate(values)), values
-
-    def one(params: Any, table: Any, i: int) -> Any:
-        return weighted(model.eval(trees[i], params, external={'rows': table}), i)
-
-    gradients, values = jax.grad(batch, (0, 1), has_aux=True)(params, TABLE)
-    for value, tree in zip(values, trees, strict=True):
-        close(value, model.eval(tree, params, {'rows': TABLE}), 1e-5)
-    alone = [jax.grad(one, (0, 1))(params, TABLE, i) for i in range(len(trees))]
-    add_up(gradients, alone, 1e-5)
+    agree(model, params, [3, (0, 1), ((2, 2), (0, (1, 3)))])
 
 
 def test_gradients_flow_to_the_network_that_made_the_rows() -> None:

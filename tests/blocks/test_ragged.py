@@ -330,16 +330,6 @@ def test_a_corpus_of_another_expression(tmp_path: Path) -> None:
         jf.Corpus.load(tmp_path / 'file', other)
 
 
-def test_precompiled() -> None:
-    """With room for the items of any batch."""
-    model = model_of_lists()
-    corpus = model.trace(NESTED, progress=False)
-    step = model.precompile(model.apply, PARAMS, corpus.capacities(3))
-    found, _ = step(PARAMS, corpus.schedule([3, 1, 0]))
-    assert found.lengths.tolist() == [3, 0, 2]
-    assert '3 examples' in model.explain(corpus.schedule([3, 1, 0]))
-
-
 # ---- errors --------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 from typing import Any
 
@@ -171,12 +172,14 @@ def test_map_takes_whatever_is_iterable() -> None:
         {1: 'a', 2: 'b'}.keys(),
         range(1, 3),
         {1: 5, 2: 6}.values(),
+        collections.deque([5]),
+        b'ab',
         [],
     ]
     rows = jf.Map(jf.Vector(2)) >> jf.Sum()
     letters = jf.Map(jf.InputTransform(ord) >> number) >> jf.Sum()
     check(
-        (total, lists, [3.0] * 5 + [11.0, 0.0]),
+        (total, lists, [3.0] * 5 + [11.0, 5.0, 195.0, 0.0]),
         (letters, ['ab', ''], [195.0, 0.0]),
         (rows, [np.arange(4).reshape(2, 2), [[1, 2]]], [[2, 4], [1, 2]]),
         (jf.Map(jf.Map(number) >> jf.Sum()) >> jf.Sum(), [[[1], [], [2, 3]]], [6.0]),
@@ -268,7 +271,7 @@ def test_sum_max_min_length() -> None:
         (numbers >> jf.Min(low), lists, [-1.0, -5.0, -np.inf]),
         (jf.Map(whole) >> jf.Max(), lists, [np.int32(x) for x in (3, -5, 0)]),
         ((number, number) >> jf.Max(), [(1, 2)], [2.0]),
-        (jf.Length(), [[1, 2], 'abc', {}], [np.float32(x) for x in (2, 3, 0)]),
+        (jf.Length(), [[1, 2], 'abc', {}, {1}], [np.float32(x) for x in (2, 3, 0, 1)]),
         (numbers >> jf.Length('int32'), lists, [np.int32(x) for x in (3, 1, 0)]),
         ((number, number) >> jf.Length(), [(1, 2)], [2.0]),
         (jf.Record(()) >> jf.Length(), [0], [0.0]),

@@ -174,7 +174,7 @@ def test_training_copies_no_buffer(name: str, strategy: str, residuals: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('name', CELLS)
 def test_gradients_are_those_of_the_eager_twin(name: str) -> None:
     """Through levels of several tiles."""

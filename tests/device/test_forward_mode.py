@@ -20,6 +20,7 @@ from meshes import over_devices
 from transformed import (
     PAIRS,
     TREES,
+    agrees_in_float64,
     direction,
     eager,
     init,
@@ -98,19 +99,7 @@ ROTATED = [
 @pytest.mark.parametrize(('name', 'options'), ROTATED)
 def test_derivatives(name: str, options: tuple[str, str]) -> None:
     """Of the loss and of its eager twin; options take turns."""
-    derived = DERIVED[name]
-    with jax.enable_x64(True):
-        chosen = model(*options, wide=True)
-        weights, batch = chosen.init(jax.random.key(0)), chosen.schedule(TREES)
-
-        def total(weights: Any) -> Any:
-            return (chosen.apply(weights, batch) ** 3).sum()
-
-        def twin(weights: Any) -> Any:
-            return sum((chosen.eval(x, weights) ** 3).sum() for x in TREES)
-
-        want = interpreter.called(derived(twin), weights)
-        close(jax.jit(derived(total))(weights), want, 1e-9)
+    agrees_in_float64(DERIVED[name], *options)
 
 
 def test_gradients_of_forces() -> None:

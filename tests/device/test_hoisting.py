@@ -223,7 +223,7 @@ def kernel_of(execution: Execution, name: str = 'cell') -> Kernel:
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize('name', CASES)
 def test_values_and_gradients(name: str) -> None:
     make, examples, count = CASES[name]

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from drawing_models import compiled
 from hlo import compiled_text, loops, parse
 
 import jfold as jf
@@ -122,11 +121,6 @@ def test_batches_that_read_nothing_read_within_bounds() -> None:
 
     grads = interpreter.called(jax.grad(loss), params, schedule)
     assert not grads['two'].any()
-
-
-def test_what_is_drawn() -> None:
-    model, params, examples = compiled('graph')
-    agree(model, params, examples, rngs=jax.random.key(3), forward=True)
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])

@@ -14,7 +14,6 @@ import pytest
 from agreement import agree, close
 from binary_trees import binary
 from expressions import Expression, expressions
-from extent import drawn
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType
@@ -260,9 +259,7 @@ def test_what_takes_no_turns_is_in_loops_without_sums() -> None:
 
 def test_a_largest_with_a_gradient_takes_turns() -> None:
     """Where several items are the largest, its gradient goes by the tree of pairs."""
-    model = jf.compile(trees >> jf.Max(none) >> loss)
-    assert not model.program.applied
-    agree(model, model.init(KEY), [[1, 1, 2], [], [(1, 2), (1, 2)]], 1e-12)
+    assert not jf.compile(trees >> jf.Max(none) >> loss).program.applied
 
 
 @pytest.mark.sampled(3)
@@ -322,19 +319,18 @@ def test_shards(name: str) -> None:
     agree(model, model.init(KEY), examples, 1e-11, sharding=sharding)
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize('root', ['tree', 'whole', 'sequences', 'sequence'])
 def test_expressions(root: str) -> None:
     """Drawn ones of which a part takes turns, or nothing, in double precision."""
 
-    @settings(max_examples=drawn(1, 3))
+    @settings(max_examples=3)
     @given(expressions(root, 'float64'), st.sampled_from(RESIDUALS))
     def equal(expression: Expression, residuals: str) -> None:
         model = jf.compile(expression.block, residuals=residuals)
         assume(model.program.applied)
         params, rng = model.init(KEY), np.random.default_rng(2)
-        for _ in range(drawn(1, 2)):
+        for _ in range(2):
             agree(model, params, expression.batch(rng, 3), 1e-11, forward=True)
 
     equal()

@@ -61,7 +61,7 @@ def model(form: str) -> jf.Model:
     return trees_by(cell, *((2 * H, H) if form in BY_ROW else (H, 2 * H)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('form', FORMS)
 def test_values_and_gradients_are_those_of_the_eager_twin(form: str) -> None:
     """With tiles of all widths."""

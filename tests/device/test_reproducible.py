@@ -143,16 +143,6 @@ def test_results_of_two_shards_and_beside_gradients() -> None:
     assert bits_of(trained(model, params, dealt)[0]) == bits_of(grads)
 
 
-def test_predictions_are_those_of_single_examples() -> None:
-    """The last batch, which is padded, among them."""
-    model, rng = model_of('child sums'), np.random.default_rng(0)
-    params = model.init(jax.random.key(0))
-    examples = examples_of('child sums', rng, 11, 12)
-    together = model.predict(params, examples, batch_size=4)
-    alone = [model.predict(params, [x], batch_size=1)[0] for x in examples]
-    np.testing.assert_array_equal(together, np.stack(alone))
-
-
 # ---- gradients -----------------------------------------------------------------------
 
 

@@ -199,7 +199,7 @@ ALONE = {  # of the kinds that `test_functions` has together: those whose revers
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('name', ALONE)
 def test_anything_that_jax_differentiates(name: str) -> None:
     """In a recurrence, so that the operation's input has a gradient too."""
@@ -219,6 +219,7 @@ def test_anything_that_jax_differentiates(name: str) -> None:
 # ---- types ---------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_narrow_floats(dtype: str) -> None:
     """Values and gradients stay what they are, and agree to their precision."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from agreement import agree, batched_loss, floats
 from binary_trees import binary, binary_tree, dense_cell, embedding, tree_block
-from checking import numbers, observed, refuses
+from checking import observed, refuses
 from expression_parts import tables
 from expressions import Expression, expressions
 from extent import drawn
@@ -87,17 +87,6 @@ def test_spare_rows_of_data() -> None:
     assert zeros.tolist() == [[0, 0]] * 4
     values, _ = model.apply({}, model.schedule([], size=2))
     assert values.shape == (2,)
-
-
-def test_metrics_sum_and_average_real_rows() -> None:
-    """And rows of no example are dropped by a sum per example."""
-    model = jf.compile(numbers >> jf.Sum() >> observed('sum'))
-    _, metrics = model.apply({}, model.schedule([[1, 2], [], [4]], size=8))
-    found = metrics['sum']
-    assert found.sum().tolist() == 7
-    np.testing.assert_allclose(found.mean(), 7 / 3, rtol=1e-6)
-    sums = jax.ops.segment_sum(found.values, found.example, num_segments=8)
-    assert sums.tolist() == [3, 0, 4, 0, 0, 0, 0, 0]
 
 
 # ---- the mask ------------------------------------------------------------------------

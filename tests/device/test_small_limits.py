@@ -114,7 +114,7 @@ def test_several_tiles_give_what_one_gives(kind: str, options: Any) -> None:
         assert in_tiles == [True] * is_summed
         params = model.init(jax.random.key(0))
         agree(model, params, examples, forward=True)
-        agree(model, params, examples[:2])
+        agree(model, params, examples[:2], size=4)
 
 
 @pytest.mark.slow

@@ -120,6 +120,7 @@ def test_schedules_that_are_closed_over(name: str, options: tuple[str, str]) -> 
     check(name, 'closed over', residuals=residuals, strategy=strategy)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize('residuals', RESIDUALS)
 def test_schedules_without_loops_that_are_closed_over(residuals: str) -> None:
     check('lists', 'closed over', residuals=residuals)

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import chex
@@ -323,27 +321,6 @@ def test_an_error_leaves_the_program_as_it_was() -> None:
             model.schedule([(1, 'x')])
         assert model.program is program
         model.schedule([4])
-
-
-def test_tracers_learn_the_same_calls_in_other_processes() -> None:
-    model = jf.compile(encode, like=TREES)
-    tracer = pickle.loads(pickle.dumps(model.tracer()))
-    params = model.init(jax.random.key(0))
-    found = model.apply(params, model.schedule(tracer(TREES)))
-    np.testing.assert_array_equal(found, model.apply(params, model.schedule(TREES)))
-
-
-def test_models_with_lazy_functions_are_saved(tmp_path: Path) -> None:
-    model = jf.compile(encode, like=TREES)
-    params = model.init(jax.random.key(0))
-    model.schedule(TREES)
-    jf.save(tmp_path / 'model', model, params)
-    loaded = jf.load(tmp_path / 'model')
-    np.testing.assert_allclose(
-        loaded.predict(TREES, batch_size=4),
-        model.apply(params, model.schedule(TREES)),
-        rtol=1e-6,
-    )
 
 
 def test_the_expression_of_a_model_is_a_block() -> None:

@@ -266,7 +266,6 @@ def test_capacities_of_the_same_program_with_or_without_loops() -> None:
         room = one.trace(examples, progress=False).capacities(4)
         another.reserve(room)
         agree(another, params, examples)
-        agree(another, params, lists(20, 20))
 
 
 # ---- batches of a corpus -------------------------------------------------------------

@@ -168,6 +168,7 @@ def test_stairs_give_values_and_gradients(residuals: str) -> None:
     assert model.programs <= 3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures('narrow')
 @pytest.mark.parametrize('residuals', RESIDUALS)
 def test_stairs_that_widen(residuals: str) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from binary_trees import binary
 from checking import add, check, number, numbers, refuses, whole
 from graphs import canonical, same
 from hypothesis import given, settings
@@ -395,32 +394,6 @@ def test_a_record_by_position_drops_nothing(item: Any, make: Any) -> None:
         pair.eval(item)
 
 
-def test_a_record_by_position_in_a_recursion() -> None:
-    model = jf.compile(binary(number, add))
-    assert model.apply({}, model.schedule([(1, (2, 3)), 4])).tolist() == [6, 4]
-    with pytest.raises(jf.InputError) as caught:
-        model.schedule([1, (2, (3, (4, 5, 6)))])
-    assert caught.value.path == '[1][1]'
-    assert (
-        caught.value.message == f'expected 2 items, got 3 in (4, 5, 6) (tuple); {PICK}'
-    )
-
-
-def test_records_that_pick_fields() -> None:
-    """By keys that are said, and of mappings, whatever their keys."""
-    picks: list[tuple[Any, Any]] = [
-        (jf.Record({0: number, 2: number}), (1, 2, 3)),
-        (jf.Record([(0, number), (2, number)]), [1, 2, 3]),
-        (jf.Record((number, number)), {0: 1, 1: 3, 'more': 4}),
-        (jf.Record((number, jf.Zeros([]), number)), [1, 2, 3]),
-    ]
-    for record, example in picks:
-        model = jf.compile(record)
-        values = model.apply({}, model.schedule([example]))
-        assert (values[0].item(), values[-1].item()) == (1, 3)
-        assert [x.item() for x in record.eval(example)][:: len(values) - 1] == [1, 3]
-
-
 def test_a_record_by_position_of_a_longer_tuple_of_tensors() -> None:
     with refuses(
         'Pipe[1].Record({0: Function(sin), 1: Function(cos)}): expected at most 2 '
@@ -457,13 +430,3 @@ def test_what_is_no_sequence(item: Any, hint: str) -> None:
             f'example 0: expected a sequence, got {got}{place}', jf.InputError
         ):
             block.eval(item)
-
-
-def test_sequences_of_other_kinds() -> None:
-    """Views of dicts have their order, bytes their numbers, mappings a length."""
-    model = jf.compile(numbers >> jf.Sum())
-    table = {1: 2, 3: 4}
-    given = [table.keys(), table.values(), b'ab', range(3), collections.deque([5])]
-    assert model.apply({}, model.schedule(given)).tolist() == [4, 6, 195, 3, 5]
-    length = jf.compile(jf.Length())
-    assert length.apply({}, length.schedule([table, {1}])).tolist() == [2, 1]

@@ -11,10 +11,9 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from agreement import agree, close
+from agreement import agree
 from binary_trees import binary_tree, chain, dense_cell, embedding, kind_of, tree_block
 from checking import observed
 from eagerly import eagerly
@@ -130,17 +129,6 @@ def test_empty_sequences() -> None:
     agree(model, params, [[], [], []])
 
 
-def test_no_operation_at_all() -> None:
-    """Input that is output."""
-    model = jf.compile(jf.Record((jf.Scalar('int32'), jf.Zeros((2, 'int32')))))
-    schedule = model.schedule([(1,), (2,)])
-    number, (zeros, none) = model.apply({}, schedule)
-    assert number.tolist() == [1, 2]
-    assert zeros.tolist() == [[0, 0], [0, 0]]
-    assert none.tolist() == [0, 0]
-    assert '2 examples' in model.explain(schedule)
-
-
 # ---- operations ----------------------------------------------------------------------
 
 
@@ -203,27 +191,6 @@ def test_a_metric_at_every_node() -> None:
     _, metrics = model.apply(params, model.schedule(trees))
     counts = np.bincount(metrics['state'].example, minlength=5)[:4]
     assert counts.tolist() == [1, 17, 7, 39]
-
-
-# ---- independence --------------------------------------------------------------------
-
-
-def test_the_rest_of_a_batch_does_not_matter() -> None:
-    """An example's result is that of a batch of its own; gradients add up."""
-    model = jf.compile(tree_block())
-    params = model.init(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    trees = [binary_tree(rng, n) for n in (1, 40, 7, 90)]
-
-    def loss(params: Any, schedule: jf.Schedule) -> Any:
-        values = model.apply(params, schedule)
-        return (values**2).sum(), values
-
-    grad = jax.jit(jax.grad(loss, has_aux=True))
-    together, values = grad(params, model.schedule(trees))
-    alone = [grad(params, model.schedule([tree])) for tree in trees]
-    close(values, jnp.concatenate([v for _, v in alone]), 1e-6)
-    close(together, jax.tree.map(lambda *x: sum(x), *[g for g, _ in alone]), 1e-6)
 
 
 # ---- lazy functions ------------------------------------------------------------------
