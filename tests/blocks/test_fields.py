@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import flax.linen as nn
+import interpreter
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,7 +95,8 @@ def test_gradients_and_parameters_follow_the_names() -> None:
     params, data = model.init(jax.random.key(0)), {'left': [1, 2], 'center': [3, 4, 5]}
     assert model.block.eval(data, params) == 3 - 24
     schedule = model.schedule([data, data])
-    grads = jax.grad(lambda p: model.apply(p, schedule).sum())(params)
+    grad = jax.grad(lambda p: model.apply(p, schedule).sum())
+    grads = interpreter.called(grad, params)
     assert grads['function']['left'].tolist() == [2, 4]
     assert grads['function']['center'].tolist() == [-6, -8, -10]
 

@@ -98,10 +98,10 @@ def test_a_model_within_linen_trains_in_a_step() -> None:
         value, grads = jax.value_and_grad(loss)(state.params)
         return state.apply_gradients(grads=grads), value
 
+    before, keys = state.params, [jax.random.key(k) for k in range(30)]
     with jax.checking_leaks():
-        before = state.params
-        for k in range(30):
-            state, value = step(state, schedule, jax.random.key(k))
+        for key in keys:
+            state, value = step(state, schedule, key)
     assert value < 0.6
     assert all_moved(before, state.params)
     off = net.apply({'params': state.params}, schedule, deterministic=True)

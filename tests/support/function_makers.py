@@ -65,7 +65,7 @@ def dense(want: Any, dtype: str) -> jf.Function:
 
     def layer(params: Any, *inputs: Any) -> Any:
         floats, ints = numbers(inputs, dtype)
-        x = jnp.concatenate([floats, params['table'][ints % TABLE]])
+        x = jnp.concatenate([floats, jnp.asarray(params['table'])[ints % TABLE]])
         return filled(want, jnp.tanh(params['weight'] @ x + params['bias']), ints)
 
     return jf.Function(layer, init, name='dense')
