@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the code of the package looks like: its files, and what they import."""
+"""What the code of the package looks like, in numbers.
+
+    python tests/support/structure.py
+
+prints two tables in Markdown: how long files and functions are, and how their
+docstrings begin; and lines by folder.
+"""
 
 from __future__ import annotations
 
 import ast
 import collections
 import functools
+import io
+import statistics
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +48,11 @@ class File:
         """Its path in the package."""
         return str(self.path.relative_to(PACKAGE))
 
+    @property
+    def lines(self) -> int:
+        """How many lines it has."""
+        return len(self.text.splitlines())
+
 
 @functools.cache
 def files(folder: Path = PACKAGE) -> tuple[File, ...]:
@@ -47,12 +61,44 @@ def files(folder: Path = PACKAGE) -> tuple[File, ...]:
     return tuple(File(x, t := x.read_text(), ast.parse(t)) for x in paths)
 
 
-# ---- functions -----------------------------------------------------------------------
+# ---- length --------------------------------------------------------------------------
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
     """All functions and methods."""
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def body_lines(function: ast.FunctionDef) -> int:
+    """The lines of a function below its head and docstring."""
+    body = [x for x in function.body if not _is_text(x)]
+    if not body:
+        return 0
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    value = getattr(statement, 'value', None)
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def code_lines(file: File) -> int:
+    """Lines that hold code, not only a comment or a part of a docstring."""
+    texts = {
+        line
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.Expr) and _is_text(node)
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT}
+    layout |= {tokenize.DEDENT, tokenize.ENDMARKER}
+    lines = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(file.text).readline)
+        if token.type not in layout
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(lines - texts)
 
 
 # ---- annotations ---------------------------------------------------------------------
@@ -67,7 +113,19 @@ def annotations(tree: ast.AST) -> Iterator[ast.expr]:
             yield node.returns
 
 
-# ---- names ---------------------------------------------------------------------------
+# ---- names and texts -----------------------------------------------------------------
+
+CLAUSES = set(
+    'What How As Of Whether Where Which Who Whose That Those These It'.split()
+)
+
+
+def first_lines(tree: ast.AST) -> Iterator[str]:
+    """Those of docstrings."""
+    kinds = ast.Module, ast.ClassDef, *FUNCTIONS
+    nodes = (node for node in ast.walk(tree) if isinstance(node, kinds))
+    texts = (ast.get_docstring(node) for node in nodes)
+    return (text.partition('\n\n')[0].partition('. ')[0] for text in texts if text)
 
 
 def named_twice(among: Sequence[File]) -> list[str]:
@@ -136,3 +194,57 @@ def out_of_order(among: Sequence[File]) -> list[str]:
         for other in sorted(needs, key=ROOMS.index)
         if ROOMS.index(other) > ROOMS.index(room)
     ]
+
+
+# ---- tables --------------------------------------------------------------------------
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ['---'] * len(head), *rows]
+    return '\n'.join(f'| {" | ".join(map(str, line))} |' for line in lines)
+
+
+def numbers(found: Sequence[File]) -> list[tuple[str, object]]:
+    """The rows of the first table."""
+    bodies = sorted(body_lines(x) for file in found for x in functions(file.tree))
+    code = sum(map(code_lines, found))
+    largest = max(found, key=lambda file: file.lines)
+    lines = [line for file in found for line in first_lines(file.tree)]
+    long = [line for line in lines if len(line.split()) > 15]
+    clauses = [line for line in lines if line.split()[0].strip(',') in CLAUSES]
+    return [
+        ('files', len(found)),
+        ('lines', sum(file.lines for file in found)),
+        ('lines of code', code),
+        ('median body of a function', statistics.median(bodies)),
+        ('90 % of bodies have at most', bodies[int(0.9 * len(bodies))]),
+        ('longest body', bodies[-1]),
+        ('longest file', f'{largest.lines} ({largest.name})'),
+        ('docstrings', len(lines)),
+        ('first lines of more than 15 words', len(long)),
+        ('first lines that open with a clause', len(clauses)),
+    ]
+
+
+def by_folder(found: Sequence[File]) -> list[tuple[object, ...]]:
+    """The rows of the second table."""
+    folders: dict[str, list[File]] = {}
+    for file in found:
+        folders.setdefault(f'{file.path.parent.relative_to(PACKAGE)}', []).append(file)
+    counts = (
+        (len(x), sum(f.lines for f in x), sum(map(code_lines, x)))
+        for x in folders.values()
+    )
+    return [(name, *count) for name, count in zip(folders, counts, strict=True)]
+
+
+def main() -> None:
+    """Prints both tables."""
+    found = files()
+    print(table(['', ''], numbers(found)), end='\n\n')
+    print(table(['folder', 'files', 'lines', 'of code'], by_folder(found)))
+
+
+if __name__ == '__main__':
+    main()
