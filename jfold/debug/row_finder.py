@@ -76,13 +76,6 @@ class RowFinder(Paths):
         self.counts[table] += 1
         return PathOnly(path)
 
-    def _constant(
-        self, node: TypedUse, type_: TensorType, below: int | None, path: Path | None
-    ) -> PathOnly:
-        t = self.expression.tables.type_number(type_)
-        own = (below, node) in self.expression.sites[t]
-        return self._add((t, below, node if own else None), node, path)
-
     def _node(self, o: int, node: TypedUse, operands: list[Any]) -> PathOnly:
         path = common_prefix(x.path for x in operands if x.path is not None)
         return self._add(self.expression.chosen.number.get(o, o), node, path)
@@ -91,11 +84,9 @@ class RowFinder(Paths):
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
         """Count a constant that is made of an object; return its path."""
-        return self._constant(node, type_, below, x.path)
-
-    def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
-        """Count a constant that is a length."""
-        return self._constant(node, type_, None, None)
+        t = self.expression.tables.type_number(type_)
+        own = (below, node) in self.expression.sites[t]
+        return self._add((t, below, node if own else None), node, x.path)
 
     def call(self, node: TypedUse, x: object) -> Any:
         """Count a node, if any output of the layer is computed; return paths."""

@@ -148,16 +148,6 @@ class Arrays:
         """Return the constant `value`, which is an array already."""
         return value
 
-    def length(self, node: TypedUse, n: int, type_: TensorType) -> Array:
-        """Return length `n` as an array []; raise `Misfit` if `type_` is too narrow."""
-        length = np.asarray(n)
-        converted = length.astype(type_.dtype)
-        if not _is_exact(length, converted):
-            name = type_.dtype.name
-            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
-            raise misfit(node, text)
-        return converted
-
     def call(self, node: TypedUse, x: object) -> Any:
         """Apply the layer of `node` to input `x`; return arrays in nested tuples."""
         layer = node.layer

@@ -14,7 +14,7 @@ from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import Located, Misfit, Path, Walk, in_tuples, misfit, path_of
-from jfold.tracing.convert import to_array, to_bounded
+from jfold.tracing.convert import to_bounded
 from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source
 from jfold.types import TensorType, Type
@@ -104,16 +104,6 @@ class Paths:
     def call(self, node: TypedUse, x: object) -> Any:
         """Return placeholders of outputs, with the common path prefix of all inputs."""
         return in_tuples(node.output, itertools.repeat(PathOnly(path_of(x))))
-
-    def length(self, node: TypedUse, n: int, type_: TensorType) -> object:
-        """Return a placeholder; raise `Misfit` if `type_` cannot hold length `n`."""
-        try:
-            to_array([n], type_)
-        except BadItem:
-            name = type_.dtype.name
-            text = f'expected {type_}, got the length {n}, which {name} cannot hold'
-            raise misfit(node, text) from None
-        return PathOnly(None)
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
         """Reduce `items` to a placeholder that has the common prefix of their paths."""

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 from jfold import blocks as b
+from jfold.base.errors import BadItem
 from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.flax_cells import check_end
@@ -16,8 +17,9 @@ from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.symbols import Region
 from jfold.language.typed import TypedUse
-from jfold.language.walk import Located, Walk, walk, zero_of
+from jfold.language.walk import Located, Walk, misfit, walk, zero_of
 from jfold.language.writing import counted, sequence, zeros_written
+from jfold.tracing.convert import to_array
 from jfold.types import (
     BroadcastType,
     ObjectType,
@@ -358,7 +360,13 @@ def _(block: b.Length, node: TypedUse, state: Inference) -> Type:
 def _(block: b.Length, node: TypedUse, x: Any, state: Walk) -> object:
     is_object = isinstance(x, Located)
     n = state.apply(node, len, x, 'something with a length') if is_object else len(x)
-    return state.tensors.length(node, n, block.type)
+    try:
+        to_array([n], block.type)
+    except BadItem:
+        name = block.type.dtype.name
+        text = f'expected {block.type}, got the length {n}, which {name} cannot hold'
+        raise misfit(node, text) from None
+    return state.tensors.tensor(node, Located(n, None), block.type, None)
 
 
 @write.register(b.Length)

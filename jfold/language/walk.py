@@ -128,14 +128,14 @@ class Misfit(Exception):
 
 @dataclass(eq=False, slots=True)
 class Located:
-    """A Python object with its path in the example."""
+    """A Python object with its path in the example; `None` for the length of a list."""
 
     value: object
-    path: Path = EXAMPLE
+    path: Path | None = EXAMPLE
 
     def step(self, value: object, text: str) -> Located:
         """Return `value`, found inside this object, with a path longer by `text`."""
-        path = self.path.step(text)
+        path = self.path and self.path.step(text)
         if isinstance(value, PlacedNode) and isinstance(path, End):
             path = path.at(value.place)
         return Located(value, path)
@@ -158,9 +158,6 @@ class Tensors(Protocol):
 
     def call(self, node: TypedUse, x: object) -> Any:
         """Return the outputs of `node.layer` on `x`: tensors in nested tuples."""
-
-    def length(self, node: TypedUse, n: int, type_: TensorType) -> Any:
-        """Return the length `n` of a sequence as a tensor of `type_`."""
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
         """Reduce 2 to 8 items of type `item` by the layer of `combine`."""

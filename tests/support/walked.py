@@ -76,10 +76,6 @@ class Rows:
         """Append an object to a table of the example's constants; return its row."""
         return self._constant(x.value, type_, below, node)
 
-    def length(self, node: TypedUse, n: int, type_: TensorType) -> Any:
-        """Append a length to a table of the example's constants; return its row."""
-        return self._constant(n, type_, None, node)
-
     def _constant(
         self, value: Any, type_: TensorType, below: Any = None, site: Any = None
     ) -> Row:
