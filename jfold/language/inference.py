@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,10 @@ FEW_USES, USES_FOR_EACH = 2048, 8
 _PASSING = b.Identity, b.Pipe, b.GetItem
 
 
+class Enough(Exception):
+    """An error that ends a type inference after its last step."""
+
+
 @dataclass(eq=False)
 class Inference:
     """The state of one type inference.
@@ -79,6 +83,7 @@ class Inference:
       carried: by the variable of a loop's state, the loop.
       cases: by the variable of the input of a case, that of the input of its `OneOf` or
         `Optional`.
+      steps: an item for each step left: a use of a block, or a constraint to call.
     """
 
     constants: set[b.Block]  # those that take no input
@@ -103,6 +108,12 @@ class Inference:
     )
     carried: dict[Type, TypedUse] = field(default_factory=dict)
     cases: dict[Type, Type] = field(default_factory=dict)
+    steps: Iterator[object] = field(default_factory=itertools.count)
+
+    def take_step(self) -> None:
+        """Count a step; raise `Enough` if none is left."""
+        if next(self.steps, None) is None:
+            raise Enough
 
     def visit(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
         """Infer and return a block's typed use, with inner uses, at path `where`."""
@@ -135,6 +146,7 @@ class Inference:
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
         """Infer a block's typed use without replacing the block by a reference."""
+        self.take_step()
         # Many values have the type `object`; a variable bound to it stands for one.
         if not isinstance(input_, TypeVariable | VoidType):
             input_ = self.types.alias(input_)
@@ -142,7 +154,7 @@ class Inference:
         if known is not None:
             known.shared = True
             return known
-        node = TypedUse(block, where, input_, input_)
+        node = TypedUse(block, where, input_, self.types.fresh())
         # Before its parts are, so that an error names the outermost unknown type.
         self.nodes.append(node)
         result = output_type(block, node, self)
@@ -227,6 +239,7 @@ class Inference:
 
     def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
         """Call `constraint` now and in each `settle()`, until it returns `True`."""
+        self.take_step()
         if not constraint():
             self.waiting.append((node, constraint))
 

@@ -4,47 +4,15 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from jfold import blocks as b
-from jfold.base.trampoline import Steps, run
-from jfold.language.inference import Inference, begin
+from jfold.base.trampoline import run
+from jfold.language.inference import Enough, begin
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.types import ObjectType, TupleType, Type, VoidType
 
 Types: TypeAlias = dict[b.Block, tuple[Type, Type]]  # input and output
-
-
-class _Enough(Exception):
-    """An error that ends a type inference after its last step."""
-
-
-@dataclass(eq=False)
-class _Bounded(Inference):
-    """A type inference that stops after some steps and leaves the rest unknown."""
-
-    steps: Iterator[int] = field(default_factory=itertools.count)  # those left
-    # The uses that were typed, without those that an error interrupted.
-    finished: list[TypedUse] = field(default_factory=list)
-
-    def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer the types of a use of a block; raise `_Enough` after the last step."""
-        self._take_step()
-        use: TypedUse = yield super().visit_inline(block, input_, where)
-        self.finished.append(use)
-        return use
-
-    def when(self, node: TypedUse, constraint: Callable[[], bool]) -> None:
-        """Call a constraint now and later until it returns True."""
-        self._take_step()
-        super().when(node, constraint)
-
-    def _take_step(self) -> None:
-        if next(self.steps, None) is None:
-            raise _Enough
 
 
 def all_types(typing: TypedExpression) -> Types:
@@ -71,17 +39,17 @@ def partial_types(root: b.Block, steps: int) -> tuple[Types, str]:
       By block the types of its first use, if both are known; and the message of the
       first error, '' if there is none.
     """
-    problem, state = '', _Bounded(**vars(begin(root)))
+    problem, state = '', begin(root)
     state.steps = iter(range(steps))
     try:
         run(state.visit(root, state.input_of(root, ObjectType()), ''))
         state.settle()
-    except _Enough:
+    except Enough:
         pass
     except Exception as error:  # a function of the user's may raise anything
         problem = str(error)
     types: Types = {}
-    for use in reversed(state.finished):
+    for use in reversed(state.nodes):
         input_, output = map(state.types.plain, (use.input, use.output))
         if input_.ground and output.ground:
             types[use.block] = input_, output
