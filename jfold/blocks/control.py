@@ -118,8 +118,8 @@ class OneOf(Block):
 
     key_fn: KeyFunction
     cases: tuple[tuple[Any, Block], ...]
+    targets: dict[Any, Block]  # by key; those of a tuple also by negative keys
     pre_block: Block | None
-    positional: bool
     default: Block | None
 
     def __init__(
@@ -146,24 +146,16 @@ class OneOf(Block):
         def as_block(case: Convertible) -> Block:
             return blocks.setdefault(id(case), convert_to_block(case))
 
+        by_key = {key: as_block(case) for key, case in pairs.items()}
+        is_tuple, count = isinstance(cases, tuple), len(by_key)
+        from_end = {key - count: x for key, x in by_key.items()} if is_tuple else {}
         vars(self).update(
             key_fn=key_fn,
-            cases=tuple((key, as_block(case)) for key, case in pairs.items()),
+            cases=tuple(by_key.items()),
+            targets=by_key | from_end,
             default=None if default is None else as_block(default),
             pre_block=None if pre_block is None else convert_to_block(pre_block),
-            positional=isinstance(cases, tuple),
         )
-
-    @property
-    def targets(self) -> dict[Any, Block]:
-        """The blocks by key; blocks of a tuple also by negative keys, such as -1.
-
-        The default block, which has no key, is left out.
-        """
-        targets = dict(self.cases)
-        if self.positional:
-            targets |= {key - len(targets): block for key, block in self.cases}
-        return targets
 
     def _pieces(self) -> Iterator[str | Printed]:
         key = self.key_fn
