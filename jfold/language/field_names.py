@@ -52,18 +52,13 @@ def record_type(items: Iterable[Type], names: Names) -> TupleType:
     return RecordType(items, names) if any(names) else TupleType(tuple(items))
 
 
-def names_of(type_: Type) -> Names:
-    """Return the set of names of each tuple item; () if no item has names."""
-    return type_.names if isinstance(type_, RecordType) else ()
-
-
 def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
     """Return type `one`, each item with the names from both types; `None` on conflict.
 
     The cases of a `OneOf` may name their fields differently: an item has all names.
     Types conflict if they have the same names in different orders.
     """
-    here, there = names_of(one), names_of(other)
+    here, there = (x.names if isinstance(x, RecordType) else () for x in (one, other))
     if not (here and there):
         return record_type(one.items, here or there)
     if here != there and set(here) == set(there):
