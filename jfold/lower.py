@@ -20,13 +20,13 @@ from jfold.language import (
     rules_sequences,
 )
 from jfold.language.expression import Expression
+from jfold.language.facts import OperationChoice
 from jfold.language.fusion import choose_operations
 from jfold.language.generate import generate_source, tall_stack
 from jfold.language.inference import infer
 from jfold.language.partial import input_type, result_type
 from jfold.language.paths import fail
 from jfold.language.recursion import endless_recursion
-from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.unrolling import unroll_rounds
@@ -83,17 +83,19 @@ def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
     round_, text = generate_source(tables, OperationChoice())
     if problem := endless_recursion(round_.untouched):
         raise TypeError(problem)
-    program = round_.program(tables.listed)
-    chosen = choose_operations(program, round_.uses, round_.grouped, fuses)
-    if chosen.feeds:  # fusion renumbers operations, so the source is written again
-        facts = round_.facts.renumbered(program, chosen)
-        round_, text = generate_source(tables, chosen, facts=facts)
-    unrolled = unroll_rounds(tables, chosen, round_, text) if unrolls else None
+    program, facts = round_.program(), round_.facts
+    chosen = choose_operations(program, round_.uses, facts.reductions, fuses)
+    facts = facts.fused(program.operations, chosen)
+    unrolled = unroll_rounds(program, chosen, facts) if unrolls else None
     applied: frozenset[int] = frozenset()
     if unrolled:
-        round_, text, chosen, applied = unrolled
-    operations, sites = round_.program(round_.operations), round_.sites_in_order()
-    attributes = {x.name: getattr(operations, x.name) for x in fields(Operations)}
+        chosen, facts, applied = unrolled
+    # The operations have other numbers, so the source is written again.
+    if chosen.feeds or chosen.kinds:
+        round_, text = generate_source(tables, chosen, facts=facts)
+        program = round_.program()
+    attributes = {x.name: getattr(program, x.name) for x in fields(Operations)}
+    sites = round_.sites_in_order()
     result = Program(
         **attributes | {'applied': applied},
         source=round_.source(text),

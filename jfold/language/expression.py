@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold.base.errors import BadItem, InputError
+from jfold.language.facts import OperationChoice
 from jfold.language.generate import generate_source, tall_stack
-from jfold.language.source_rounds import OperationChoice
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import Located, Misfit, Path, Walk, in_tuples, misfit, path_of

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jfold.language.source_rounds import OperationChoice
+from jfold.language.facts import OperationChoice
 from jfold.language.symbols import Use
 from jfold.program.components import component_of, components
 from jfold.program.operations import (

@@ -20,9 +20,10 @@ from typing import Any
 
 from jfold import blocks as b
 from jfold.language import symbols as s
+from jfold.language.facts import Facts, OperationChoice, unions
 from jfold.language.lines import INDENT, RETURNED, Lines
 from jfold.language.names import WORDS, without_unused
-from jfold.language.source_rounds import Facts, OperationChoice, Round, items_of
+from jfold.language.source_rounds import Round, items_of
 from jfold.language.symbols import Maker, Region, Tape
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedUse
@@ -158,7 +159,7 @@ class Generator(Round):
         w = Lines(self, 'record')
         w.variables.add('x')
         value = w.part(self.typing.root, s.Object('x'))
-        inside = items_of(self.program(()))
+        inside = items_of(self.program())
         self._write_row(value, next(iter(inside)), inside, w)
         for memo in self.memos:
             w.line(f'{memo}.clear()')
@@ -226,8 +227,9 @@ class Generator(Round):
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
         """Write code that adds one row, an entry per leaf, to result table `r`."""
         rows = self.rows_of('result', r, len(leaves))
-        self.read(rows, leaves, None)
+        rows.makers = unions(rows.makers, self.read(leaves, None))
         if leaves:
+            self.seen.statements[rows.key] += 1
             name = self.results[r].kind.name or ('items' if r else 'results')
             entries = w.entries(rows, leaves, name, str(self.results[r]))
             w.row(rows, entries)

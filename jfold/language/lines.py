@@ -264,7 +264,6 @@ class Lines:
 
         It is the length of the tape of the first entry, or the index of the region.
         """
-        self.g.seen.places[rows.key] += 1
         region, is_alone = self.region, self.g.is_alone(rows.key)
         # In step: the index of the region's rows, which is in a variable, holds here.
         if is_alone and region.counter is not None:
@@ -302,6 +301,7 @@ class Lines:
         Ints must be in `[0, below)`, if given; `site` is the block use that reads it.
         """
         maker, rows, tape = self.g.own_constants(type_, below, site)
+        self.g.seen.statements[rows.key] += 1
         row = self.row(rows, [(tape, text)])
         number = self._numbered(maker, maker.name, row, 'number')
         self.add(tape, text)
@@ -331,7 +331,7 @@ class Lines:
             inputs = chosen.outside_inputs(o, inputs, lambda _, x: x.use[0].inputs)
             o = chosen.number.get(o, o)
         g.uses.append(use)
-        o = g.applied(o, inputs, use)
+        place, o = g.applied(o, inputs, use)
         rows, makers = g.rows_of('operation', o, len(inputs)), g.makers_of(o)
         name, about = identifier(g.operations[o].layer.name), g.operations[o]
         entries = self.entries(rows, inputs, name, about)
@@ -342,7 +342,7 @@ class Lines:
         row, outputs = self.row(rows, entries), []
         for maker, base in zip(makers, self._bases(o, inputs, makers), strict=True):
             number, k = self._numbered(maker, base, row, name), maker.output
-            made = replace(number, makers=g.bit(o, k), use=(use, k), level=use)
+            made = replace(number, makers=g.bit(place, k), use=(use, k), level=use)
             outputs.append(made)
         for column, text in entries:
             self.add(column, text)

@@ -155,26 +155,23 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     items: list[Any] = list(s.leaves(item))
     outputs = list(s.makers(item))
     listed = [g.tables.grouping(combine, node.output, size) for size in GROUPS]
-    g.grouped.update(listed)
     operations = [g.chosen.number.get(o, o) for o in listed]
     numbers: list[int] = []
     for o, size in zip(operations, GROUPS, strict=True):
-        numbers.append(g.applied(o, items * size))
-        g.makers_of(numbers[-1])  # so that outputs are named before it
-        outputs = [x | g.bit(numbers[-1], k) for k, x in enumerate(outputs)]
-    g.reductions.update(numbers)
+        place, number = g.applied(o, items * size)
+        g.seen.summands[place] = tuple(s.makers(operand.items))
+        g.makers_of(number)  # so that outputs are named before it
+        numbers.append(number)
+        outputs = [x | g.bit(place, k) for k, x in enumerate(outputs)]
     # Uses share the function if operations and levels are the same: items of one may
     # come from another recurrence. Where rounds are unrolled, each use has its own.
-    apart = g.chosen.split or g.chosen.kinds is not None
+    apart = g.chosen.kinds is not None
     levels = [_level_text(o, items, w) for o in numbers]
     key = ('groups', *operations, *levels, *([node, w.name] if apart else []))
     if key not in g.written:
         names = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
         g.written[key] = g.names.new(names.get(combine.layer.name, 'reduced'))
         _write_function(g.written[key], numbers, node, items, w)
-    producers = list(s.makers(operand.items))
-    if any(g.bit(o, k) & bits for o in numbers for k, bits in enumerate(producers)):
-        g.chained.update(numbers)
     result = s.with_makers(item, iter(outputs))
     w.joined((node, 'item'), result)
     totals = [w.variable('total') for _ in outputs]
@@ -223,7 +220,6 @@ def _group_lines(
     """
     g, count = w.g, size * len(items)
     rows, about = g.rows_of('operation', o, count), repr(g.operations[o])
-    g.seen.places[rows.key] += 2  # as two places: never in step
     lines, entries, records = list[str](), 'items', list[str]()
     if len(items) > 1:
         lines, entries = ['entries = [y for x in items for y in x]'], 'entries'

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round of writing a source: the facts it starts from, and those it finds.
 
-*Producers* of a tensor are the operation outputs that it may be, a bit set. A *place*
-is a statement that appends a row. Values of several paths meet at a *join*, such as the
-result of a function. `o` numbers operations, `k` their inputs or outputs, `r` results.
+`o` numbers operations, `k` their inputs or outputs, `r` results; other words are those
+of `facts`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from jfold.language import symbols as s
+from jfold.language.facts import Facts, OperationChoice, unions
 from jfold.language.names import Names, identifier
 from jfold.language.symbols import Maker, Rows, Tape, Use
 from jfold.language.tables import Tables
@@ -22,10 +22,8 @@ from jfold.language.typed import TypedUse
 from jfold.program.components import (
     are_recurrent,
     component_of,
-    first_results,
     output_places,
     results_in,
-    union,
 )
 from jfold.program.operations import Operation, Operations, Producers, ProducerSet
 from jfold.program.result_tables import Result, tensors_in_row
@@ -33,104 +31,6 @@ from jfold.tracing.tape_reader import ROW
 from jfold.types import KeyType, SequenceType, TensorType, Type, leaf_types
 
 FEW_SITES = 4
-NOTHING_READ = Producers((), ())
-
-
-@dataclass
-class Facts:
-    """The facts about a program that one pass of source generation leaves to the next.
-
-    Attributes:
-      places: by the key of a `Rows`, the number of statements that append to it.
-      joined: by the key of a join, where values of several paths meet, the producers of
-        each tensor of its value.
-      levels: by the key of a join, per tensor of its value the index of the first one
-        that always has the same level.
-      sources: the producers of each input and result.
-      split: if the choice is `split`, per place the operation that it applies.
-      sites: by type and bound, the uses of blocks that read such constants from data.
-    """
-
-    places: Counter[Hashable] = field(default_factory=Counter)
-    joined: dict[Hashable, list[ProducerSet]] = field(default_factory=dict)
-    levels: dict[Hashable, tuple[int, ...]] = field(default_factory=dict)
-    sources: Producers = NOTHING_READ
-    split: list[int] = field(default_factory=list)
-    sites: dict[Hashable, dict[Any, None]] = field(default_factory=dict)
-
-    def renumbered(self, before: Operations, chosen: OperationChoice) -> Facts:
-        """Return facts about a program `before`, as facts about operations `chosen`."""
-        now = replace(before, operations=tuple(chosen.operations or ()))
-        numbers = {o: n for o, n in chosen.number.items() if o not in chosen.inside}
-        first, outputs = first_results(now), output_places(before)
-        to = [1 << first[numbers[o]] + k if o in numbers else 0 for o, k in outputs]
-
-        def renamed(makers: ProducerSet) -> ProducerSet:
-            return union(to[bit] for bit in results_in(makers))
-
-        places = Counter[Hashable]()
-        for key, count in self.places.items():
-            kind, number, *_ = cast(tuple[Any, ...], key)
-            if kind != 'operation':
-                places[key] += count
-            elif number in numbers:
-                places[kind, numbers[number]] += count
-        joined = {key: list(map(renamed, x)) for key, x in self.joined.items()}
-        # An operation may read what any of those that it replaces may read.
-        read = self.sources.inputs
-        inputs = [[0] * len(operation.inputs) for operation in now.operations]
-        for o, n in numbers.items():
-            makers = chosen.outside_inputs(o, read[o], lambda p, _: read[p])
-            both = zip(inputs[n], map(renamed, makers), strict=True)
-            inputs[n] = [a | b for a, b in both]
-        results = tuple(tuple(map(renamed, row)) for row in self.sources.results)
-        sources = Producers(tuple(map(tuple, inputs)), results)
-        return replace(self, places=places, joined=joined, sources=sources, split=[])
-
-
-@dataclass(frozen=True, eq=False)
-class OperationChoice:
-    """The operations of a program, after fusion and unrolling.
-
-    Attributes:
-      operations: in the order of their numbers; as in `Tables.listed` if `None`.
-      number: by number in `Tables.listed`, the number here; for a fused producer, the
-        number of the fused operation.
-      feeds: per operation with others fused into it, for each input the operation and
-        output that make it; `None` for inputs from outside.
-      inside: the operations that are fused into others.
-      split: whether each place has an operation of its own.
-      kinds: if rounds of messages are unrolled, per place the numbers of its operation
-        before and after unrolling.
-      levelled: where `split` or `kinds` are set, operations that may stay recurrent.
-    """
-
-    operations: tuple[Operation, ...] | None = None
-    number: Mapping[int, int] = field(default_factory=dict)
-    feeds: Mapping[int, Sequence[Any]] = field(default_factory=dict)
-    inside: frozenset[int] = frozenset()
-    split: bool = False
-    kinds: tuple[tuple[int, int], ...] | None = None
-    levelled: frozenset[int] = frozenset()
-
-    def outside_inputs(
-        self,
-        o: int,
-        inputs: Sequence[Any],
-        inputs_of: Callable[[int, Any], Sequence[Any]],
-    ) -> list[Any]:
-        """Return what operation `o`, with others fused into it, reads from outside.
-
-        Operands of fused operations come first. `inputs_of(p, x)` is what operation
-        `p`, fused into `o`, reads; `x` is the one of `inputs` that it makes.
-        """
-        feeds = self.feeds.get(o, (None,) * len(inputs))
-        pairs = list(zip(inputs, feeds, strict=True))
-        result: list[Any] = []
-        # Once for each fused producer, though several of its outputs may be read.
-        for p, x in {feed[0]: x for x, feed in pairs if feed}.items():
-            result += self.outside_inputs(p, inputs_of(p, x), inputs_of)
-        return result + [x for x, feed in pairs if not feed]
 
 
 class Round:
@@ -139,14 +39,13 @@ class Round:
     Attributes:
       facts, seen: facts from before, and those of this pass.
       uses: the applications of operations.
-      grouped: the operations in `Tables.listed` that reduce groups of items.
-      reductions: the same operations, by their numbers in this round.
-      chained: the reductions whose items may be results of the same reductions.
-      applied_at: per operation, the number of places where it is applied.
+      reads: per place, the producers of its inputs.
+      renamed: from outputs of places to outputs of operations, as far as facts tell.
+      alone: the keys of those `Rows` to which one statement appends, by the facts.
       untouched: per function, its calls that pass on its own arguments unchanged.
       node: the use of a block that is being written.
       where: the use that wrote a line or refers to a name; `None` if several do.
-      bits: per operation, the number of its first output among all outputs.
+      bits: per place, the number of its first output among all outputs.
       masks: by recurrent component, the name of the set of its makers' numbers.
       functions, written: the lines of all functions; their names, by their keys.
       memos: the names of dicts with the results of functions, by a key of the argument.
@@ -160,10 +59,8 @@ class Round:
         self.chosen, self.facts, self.deep = chosen, facts, deep
         self.seen = Facts()
         self.uses: list[Use] = []
-        self.reductions, self.chained = set[int](), set[int]()
-        self.applied_at: Counter[int] = Counter()
+        self.reads: list[tuple[ProducerSet, ...]] = []
         self.untouched = defaultdict[Hashable, list[tuple[Hashable, str]]](list)
-        self.grouped: set[int] = set()
         self.node: TypedUse | None = None
         self.where: dict[str, TypedUse | None] = {}
         self.bits = [0]
@@ -180,6 +77,10 @@ class Round:
         self.written: dict[Hashable, str] = {}
         self.memos: list[str] = []
         self.by_identity: dict[Hashable, str] = {}
+        by_groups, applied = facts.reductions, Counter[Hashable]()
+        applied.update(('operation', o) for o in facts.operations if o not in by_groups)
+        self.alone = {x for x, n in (facts.statements + applied).items() if n == 1}
+        self.renamed = facts.renaming(self.operations)
         self.part, self.loops, self.outputs = self._recurrence()
 
     @functools.cached_property
@@ -203,42 +104,38 @@ class Round:
         Return, per operation, its component and whether it is recurrent; and, per
         output of all operations, its operation and its number there.
         """
-        operations = self.operations[: len(self.facts.sources.inputs)]
-        if not operations:
+        if not self.facts.operations:
             return (), (), ()
-        program = self.program(operations)
+        program = self.program()
         return component_of(program), are_recurrent(program), output_places(program)
 
     def is_settled_by(self, facts: Facts) -> bool:
         """Take over `facts`; return whether another pass would repeat the source."""
         before, self.facts = self.facts, facts
         # Producers change the text only by deciding which operations are recurrent.
-        is_same = replace(facts, sources=before.sources) == before
-        return is_same and self._recurrence() == (self.part, self.loops, self.outputs)
+        known = replace(facts, sources=before.sources, summands=before.summands)
+        return known == before and self._recurrence() == (
+            self.part,
+            self.loops,
+            self.outputs,
+        )
 
-    def program(self, operations: Sequence[Operation]) -> Operations:
-        """Return a program of `operations`, with each operand's known producers."""
+    def program(self) -> Operations:
+        """Return the program so far, with each operand's known producers."""
         return Operations(
             types=tuple(self.tables.types),
             layers=self.typing.layers,
-            operations=tuple(operations),
+            operations=tuple(self.operations),
             constants=tuple(self.tables.constants),
             results=tuple(self.results),
-            sources=self.facts.sources,
+            sources=self.facts.merged(self.operations),
         )
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """The operations of the program, indexed by their numbers.
-
-        With `OperationChoice.split`, each statement that records rows has its own.
-        """
+        """The operations of the program, indexed by their numbers."""
         chosen = self.chosen.operations
-        operations = self.tables.listed if chosen is None else chosen
-        if self.chosen.split:
-            places = max(self.seen.split, self.facts.split, key=len)
-            return [operations[o] for o in places]
-        return operations
+        return self.tables.listed if chosen is None else chosen
 
     def is_recurrent(self, o: int) -> bool:
         """Return whether operation `o` is known to depend on its own results."""
@@ -246,43 +143,42 @@ class Round:
 
     def applied(
         self, o: int, inputs: Sequence[s.Tensor], reader: Use | None = None
-    ) -> int:
-        """Note an application of operation `o`; return the operation's new number.
+    ) -> tuple[int, int]:
+        """Note a place that applies operation `o`; return its number, and that of `o`.
 
-        It is `o`, unless this statement, by `split` or `kinds`, has another operation.
+        The latter is new if places of `o` have several operations, by `kinds`.
         """
-        if self.chosen.split:
-            self.seen.split.append(o)
-            o = len(self.seen.split) - 1
-        elif self.chosen.kinds is not None:
-            before, now = self.chosen.kinds[self.applied_at.total()]
+        place = len(self.seen.operations)
+        if self.chosen.kinds is not None:
+            before, now = self.chosen.kinds[place]
             assert before == o, 'jfold told places apart wrongly, please report it'
             o = now
-        self.applied_at[o] += 1
-        self.read(self.rows_of('operation', o, len(inputs)), inputs, reader)
-        return o
+        self.seen.operations.append(o)
+        self.rows_of('operation', o, len(inputs))
+        self.reads.append(self.read(inputs, reader))
+        return place, o
 
     def read(
-        self, rows: Rows, operands: Sequence[s.Tensor], reader: Use | None
-    ) -> None:
-        """Note the operands in a new row: their producers, and who reads them."""
-        for k, tensor in enumerate(operands):
-            rows.makers[k] |= tensor.makers
+        self, operands: Sequence[s.Tensor], reader: Use | None
+    ) -> tuple[ProducerSet, ...]:
+        """Note who reads the operands of a new row; return their producers."""
+        for tensor in operands:
             if tensor.use is not None:
                 tensor.use[0].readers.add(reader)
+        return tuple(tensor.makers for tensor in operands)
 
     def reads_own_level(self, o: int) -> bool:
         """Return whether operation `o` may be recurrent; else each row's level is 1."""
-        if self.chosen.split or self.chosen.kinds is not None:
+        if self.chosen.kinds is not None:
             return self.chosen.number.get(o, o) in self.chosen.levelled
         return self.is_recurrent(self.chosen.number.get(o, o))
 
-    def bit(self, o: int, output: int) -> ProducerSet:
-        """Return a bit set with one member: output number `output` of operation `o`."""
-        while len(self.bits) <= o:
-            last = self.operations[len(self.bits) - 1]
+    def bit(self, place: int, output: int) -> ProducerSet:
+        """Return a bit set with one member: output number `output` of a place."""
+        while len(self.bits) <= place:
+            last = self.operations[self.seen.operations[len(self.bits) - 1]]
             self.bits.append(self.bits[-1] + len(last.outputs))
-        return 1 << self.bits[o] + output
+        return 1 << self.bits[place] + output
 
     def level_text(self, o: int, tensor: s.Tensor) -> str:
         """Return the source text for the level of an input of operation `o`.
@@ -291,8 +187,8 @@ class Round:
         the input.
         """
         part = self.part[o]
-        known = (bit for bit in results_in(tensor.makers) if bit < len(self.outputs))
-        owners = {self.outputs[bit][0] for bit in known}
+        (makers,) = self.renamed([tensor.makers])
+        owners = {self.outputs[number][0] for number in results_in(makers)}
         if part not in {self.part[x] for x in owners}:
             return ''
         if not any(self.loops[x] and self.part[x] != part for x in owners):
@@ -333,7 +229,7 @@ class Round:
 
     def is_alone(self, key: Hashable) -> bool:
         """Return whether exactly one statement of the source appends to table `key`."""
-        return self.facts.places.get(key) == 1
+        return key in self.alone
 
     def maker(
         self, wanted: str, type_: int, output: int = 0, recurrent: bool = False
@@ -348,7 +244,7 @@ class Round:
         """Return the table of an operation or result, on first use with new columns."""
         key = kind, number
         if key not in self.rows:
-            self.rows[key] = Rows(key, [None] * width, [0] * width)
+            self.rows[key] = Rows(key, [None] * width, (0,) * width)
         return self.rows[key]
 
     def makers_of(self, o: int) -> list[Maker]:
@@ -377,7 +273,7 @@ class Round:
         is_joint = len(self.facts.sites.get(site_key, ())) > FEW_SITES
         key = 'constants', t, below, None if is_joint else site
         if key not in self.own:
-            rows = self.rows[key] = Rows(key, [], [])
+            rows = self.rows[key] = Rows(key, [], ())
             wanted = 'vectors' if type_.shape else 'numbers'
             if isinstance(type_, KeyType):
                 wanted = f'{type_.name}_keys'
@@ -402,9 +298,9 @@ class Round:
         Its own producers are noted. Its tensors share a level if they do in every value
         that gets there.
         """
-        makers, levels = list(s.makers(value)), self.seen.levels
-        known = self.seen.joined.get(key, [0] * len(makers))
-        self.seen.joined[key] = [a | b for a, b in zip(known, makers, strict=True)]
+        makers, levels = tuple(s.makers(value)), self.seen.levels
+        known = self.seen.joined.get(key)
+        self.seen.joined[key] = makers if known is None else unions(known, makers)
         aliases = first_of_each(s.levels(value))
         levels[key] = both_same(levels.get(key, aliases), aliases)
         return self._with_facts(key, value, levels[key])
@@ -426,8 +322,8 @@ class Round:
         """
         for facts in self.facts, self.seen:
             if key in facts.joined:
-                both = zip(facts.joined[key], s.makers(value), strict=True)
-                value = s.with_makers(value, (a | b for a, b in both))
+                both = unions(facts.joined[key], s.makers(value))
+                value = s.with_makers(value, iter(both))
         aliases = both_same(self.facts.levels.get(key, aliases), aliases)
         levels = [object() for _ in aliases]  # tokens: one per level, by identity
         return s.with_levels(value, (levels[k] for k in aliases))
@@ -440,14 +336,9 @@ class Round:
 
     def new_facts(self) -> Facts:
         """Return the facts that this pass has found."""
-        inputs, results = (
-            tuple(tuple(self.rows_of(kind, k, n).makers) for k, n in enumerate(widths))
-            for kind, widths in (
-                ('operation', [len(x.inputs) for x in self.operations]),
-                ('result', [len(x.tensors) for x in self.results]),
-            )
-        )
-        return replace(self.seen, sources=Producers(inputs, results))
+        widths = enumerate(len(result.tensors) for result in self.results)
+        results = (tuple(self.rows_of('result', r, n).makers) for r, n in widths)
+        return replace(self.seen, sources=Producers(tuple(self.reads), tuple(results)))
 
     def counters(self) -> list[Tape]:
         """Return the tapes, each once, whose lengths are noted after each example."""

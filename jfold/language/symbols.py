@@ -158,7 +158,7 @@ class Rows:
 
     key: tuple[Hashable, ...]
     columns: list[Tape | Maker | None]
-    makers: list[ProducerSet]
+    makers: tuple[ProducerSet, ...]
     counter: Tape | None = None
 
 

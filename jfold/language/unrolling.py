@@ -30,12 +30,11 @@ In the code a *place* is the statement of the source by which a use is recorded.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from jfold.language.generate import Generator, generate_source
-from jfold.language.source_rounds import OperationChoice
-from jfold.language.tables import Tables
+from jfold.language.facts import Facts, OperationChoice
 from jfold.program.components import (
     Component,
     are_recurrent,
@@ -47,59 +46,51 @@ from jfold.program.components import (
     sources,
     union,
 )
-from jfold.program.operations import ADD, Operations
+from jfold.program.operations import ADD, Operation, Operations
 
 MOST = 128  # uses: XLA would compile each, where a loop has the code of one round
 
 
 def unroll_rounds(
-    tables: Tables, chosen: OperationChoice, before: Generator, text: str
-) -> tuple[Generator, str, OperationChoice, frozenset[int]] | None:
-    """Rewrite the program of `before`, with source `text`, to run less in loops.
+    program: Operations, chosen: OperationChoice, facts: Facts
+) -> tuple[OperationChoice, Facts, frozenset[int]] | None:
+    """Choose the operations of a `program` so that it runs less in loops.
 
-    Return the last round, the source, the operations, and which of them run outside of
-    loops; `None` if there are more than `MOST` uses, or if no segment sum is before or
-    behind all loops.
+    Return the operations, the facts about them, and which of them run outside of loops;
+    `None` if there are more than `MOST` uses, or if no segment sum is before or behind
+    all loops.
+
+    Args:
+      program: the program before fusion.
+      chosen: its operations after fusion.
+      facts: about these.
     """
-    after, parts, applied_at = before, _parts_of(before), before.applied_at
+    fused = chosen.operations or ()
+    parts = _parts_of(program, fused, facts)
+    counts = Counter(facts.operations)
     # If each recurrent operation is applied at one place, to tell uses apart would
     # change nothing but how operations are numbered.
-    is_alone = all(applied_at[o] == 1 for o in parts.looped | parts.sums)
+    is_alone = all(counts[o] == 1 for o in parts.looped | parts.sums)
     if not is_alone or not parts.sums_are_in_a_row:
-        if sum(applied_at.values()) > MOST:
+        if len(facts.operations) > MOST:
             return None
-        program, levelled = parts.program, frozenset[int]()
         # First each use gets its own operation; then those of one stage become one.
-        split, parts = _split(tables, chosen, levelled)
-        if parts.looped and not parts.sums:
+        apart = [fused[o] for o in facts.operations]
+        split = replace(facts, operations=list(range(len(apart))))
+        split_parts = _parts_of(program, apart, split)
+        if split_parts.looped and not split_parts.sums:
             return None
         # The code of uses that need a loop tells levels.
-        if parts.looped:
-            levelled = frozenset(split.seen.split[place] for place in parts.looped)
-            split, parts = _split(tables, chosen, levelled)
-        staged = _staged_operations(split, parts, program)
-        kinds = tuple(zip(split.seen.split, staged.number.values(), strict=True))
-        facts = split.facts.renumbered(parts.program, staged)
-        chosen = replace(
-            chosen, operations=staged.operations, kinds=kinds, levelled=levelled
-        )
-        after, text = generate_source(tables, chosen, facts=facts)
-        parts = _parts_of(after)
+        levelled = frozenset(facts.operations[place] for place in split_parts.looped)
+        operations, numbers = _staged_operations(split_parts, facts, parts.program)
+        kinds = tuple(zip(facts.operations, numbers, strict=True))
+        chosen = replace(chosen, operations=operations, kinds=kinds, levelled=levelled)
+        facts = replace(facts, operations=numbers)
+        parts = _parts_of(program, operations, facts)
         if any(o in parts.looped and use not in levelled for use, o in kinds):
-            return None  # its levels were not recorded
+            return None  # its levels are not recorded
     applied = parts.applied
-    return (after, text, chosen, applied) if applied or not after.operations else None
-
-
-def _split(
-    tables: Tables, chosen: OperationChoice, levelled: frozenset[int]
-) -> tuple[Generator, Parts]:
-    """Generate source with one operation per use; uses of `levelled` may be recurrent.
-
-    Return its round, and the parts of its program.
-    """
-    split, _ = generate_source(tables, replace(chosen, levelled=levelled, split=True))
-    return split, _parts_of(split)
+    return (chosen, facts, applied) if applied or not parts.program.operations else None
 
 
 # ---- what runs outside of loops ------------------------------------------------------
@@ -138,16 +129,32 @@ class Parts:
         return frozenset(itertools.chain.from_iterable(parts))
 
 
-def _parts_of(g: Generator) -> Parts:
-    """Return the recurrent operations of the program of `g`, sorted into `Parts`."""
-    program = g.program(g.operations)
+def _parts_of(
+    program: Operations, operations: Sequence[Operation], facts: Facts
+) -> Parts:
+    """Return the recurrent operations of a program of `operations`, as `Parts`."""
+    program = replace(
+        program, operations=tuple(operations), sources=facts.merged(operations)
+    )
     sums, looped = list[int](), list[int]()
+    unchained = facts.reductions - _chained(program, facts)
     for part in components(program):
         if part.recurrent:
-            inside = g.reductions.difference(g.chained).issuperset(part.operations)
+            inside = unchained.issuperset(part.operations)
             is_sum = inside and _is_segment_sum(program, part)
             (sums if is_sum else looped).extend(part.operations)
     return Parts(program, frozenset(sums), frozenset(looped))
+
+
+def _chained(program: Operations, facts: Facts) -> set[int]:
+    """Return the reductions whose items may be results of the same reductions."""
+    first, renamed = first_results(program), facts.renaming(program.operations)
+    return {
+        o
+        for place, items in facts.summands.items()
+        for o in [facts.operations[place]]
+        if any(x >> first[o] + k & 1 for k, x in enumerate(renamed(items)))
+    }
 
 
 def _is_segment_sum(program: Operations, part: Component) -> bool:
@@ -209,18 +216,18 @@ def _around(parts: Parts) -> tuple[set[int], set[int]]:
 
 
 def _staged_operations(
-    split: Generator, parts: Parts, program: Operations
-) -> OperationChoice:
+    parts: Parts, facts: Facts, program: Operations
+) -> tuple[tuple[Operation, ...], list[int]]:
     """Merge those uses of an operation that have the same stage into one new operation.
 
-    Return the operation number of each place, and the new operations, by component.
+    Return the new operations, by component, and the number of that of each place.
 
     Args:
-      split: a round with an operation for each place.
-      parts: of its program.
-      program: the program whose operations the uses have in common.
+      parts: of the program with an operation for each place.
+      facts: about the program whose operations the uses have in common.
+      program: that program.
     """
-    uses, apart = split.seen.split, parts.program
+    uses, apart = facts.operations, parts.program
     stages = _stages(apart, uses, program)
     # Only a segment sum itself may read its partial sums, so it is kept apart from the
     # same function on plain pairs. Operations in loops, before them and behind them are
@@ -228,19 +235,17 @@ def _staged_operations(
     before, behind = _around(parts)
     loops = are_recurrent(apart)
     kinds = [
-        (stages[k], use, k in split.reductions, loops[k], k in before, k in behind)
+        (stages[k], use, k in facts.summands, loops[k], k in before, k in behind)
         for k, use in enumerate(uses)
     ]
     distinct = sorted({*kinds})
     numbers = [distinct.index(kind) for kind in kinds]  # at most `MOST`
     operations = tuple(program.operations[o] for _, o, *_ in distinct)
-    staged = OperationChoice(operations, dict(enumerate(numbers)))
     # The operations are sorted by component, so that the rows of one lie together.
-    read = split.facts.renumbered(apart, staged).sources
+    read = replace(facts, operations=numbers).merged(operations)
     in_parts = components(replace(apart, operations=operations, sources=read))
     order = [o for part in in_parts for o in part.operations]
-    in_order = tuple(operations[o] for o in order)
-    return OperationChoice(in_order, {k: order.index(n) for k, n in enumerate(numbers)})
+    return tuple(operations[o] for o in order), [order.index(n) for n in numbers]
 
 
 def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list[int]:
