@@ -27,7 +27,7 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, ByOperation, array_spec
@@ -133,7 +133,8 @@ def leaving_rows(execution: Execution, values: Buffers) -> Arrays:
     for number in execution.leaving:
         o, k = output_places(execution.program)[number]
         t, first = execution.operations[o].outputs[k], execution.layout.value_base[o][k]
-        result.append(values[t][first : first + execution.layout.region[o]])
+        end = first + execution.layout.region[o]
+        result.append(lax.slice_in_dim(values[t], first, end))
     return result
 
 
