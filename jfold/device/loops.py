@@ -251,7 +251,6 @@ class FixedLoops(Loops):
 
         XLA may fuse them with their readers: kernels of their own take time to start.
         """
-        # Kernels of their own take time to start.
         return [slice_rows(buffer, tile.first, tile.rows) for buffer in buffers]
 
     def read_once(self, rows: Arrays) -> Arrays:

@@ -75,8 +75,6 @@ class Shards:
         `jax.device_put` will not do: where processes share a shard, it compares their
         values by a collective, which may hang when a thread issues it.
         """
-        # `jax.device_put` will not do: where processes share a shard, it compares their
-        # values by a collective, which may hang when a thread issues it.
         if self.sharding.is_fully_addressable:
             return parts
         dtype = jax.dtypes.canonicalize_dtype(parts.dtype)

@@ -98,7 +98,6 @@ def reverse_widths(widths: Widths) -> Widths:
 
     A width takes twice as long to compile as in the forward pass.
     """
-    # A width takes twice as long to compile as in the forward pass.
     return widths[:1] + widths[1:][-1:]
 
 
@@ -393,12 +392,7 @@ def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
 
 # ---- all strategies ------------------------------------------------------------------
 
-_NO_LOOPS = Strategy()
-_LOOPS: dict[tuple[str, bool], Strategy] = {
-    (name, same): kind(same)
-    for name, kind in ((COUNTED, Counted), (FIXED, Fixed))
-    for same in (False, True)
-}
+_OF_LOOPS = {COUNTED: Counted, FIXED: Fixed}
 
 
 def strategy_for(program: Operations, name: str | None, reproducible: bool) -> Strategy:
@@ -409,8 +403,8 @@ def strategy_for(program: Operations, name: str | None, reproducible: bool) -> S
       reproducible: whether sums have a fixed order.
     """
     if not program.has_loops:
-        return _NO_LOOPS
-    return _LOOPS[name or best_strategy(), reproducible]
+        return Strategy()
+    return _OF_LOOPS[name or best_strategy()](reproducible)
 
 
 def strategy_of(spec: Spec) -> Strategy:
@@ -420,9 +414,9 @@ def strategy_of(spec: Spec) -> Strategy:
 
 def strategy_at(spec: Spec, o: int) -> Strategy:
     """Return the strategy of operation `o`: outside of loops, a plain `Strategy`."""
-    return _NO_LOOPS if o in spec.program.applied else strategy_of(spec)
+    return Strategy() if o in spec.program.applied else strategy_of(spec)
 
 
 def without_unused(program: Operations, need: Capacity) -> Capacity:
     """Return `need`; for a program without loops, with zeros for what loops use."""
-    return need if program.has_loops else _NO_LOOPS.fitted(program, need)
+    return need if program.has_loops else Strategy().fitted(program, need)
