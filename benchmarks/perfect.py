@@ -111,7 +111,7 @@ def _inputs(schedule: jf.Schedule, o: int, n: int) -> tuple[Any, ...]:
             flat.append(rng.uniform(-1, 1, (n, *shape)).astype(dtype))
             continue
         constants = np.asarray(schedule.constants[t])
-        rows = schedule.sections.inputs[o][a].of(schedule.indices)
+        rows = schedule.sections.reads[o, a].of(schedule.indices)
         places = np.asarray(rows[: int(schedule.counts[o])])
         known = constants[places[places < len(constants)]]
         flat.append(np.resize(known.astype(dtype), (n, *shape)))

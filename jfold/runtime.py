@@ -121,7 +121,7 @@ def _run_shard(
     results = [[next(remaining) for _ in x.tensors] for x in spec.program.results]
     # Results with any number of rows have zeros behind the real ones.
     for r in execution.program.observed:
-        count = schedule.sections.header.rows[r].of(schedule.indices)
+        count = schedule.sections.rows[r].of(schedule.indices)
         real = jnp.arange(execution.layout.results[r], dtype=jnp.int32) < count
         results[r] = [masked(x, real) for x in results[r]]
     return results
@@ -161,7 +161,7 @@ def _packed(results: Results, schedule: Schedule) -> Results:
 
 def _counts(schedule: Schedule) -> Array:
     """Return how many rows of each result are not padding, [1, results] int32."""
-    return jnp.asarray(schedule.sections.header.rows.of(schedule.indices))[None]
+    return jnp.asarray(schedule.sections.rows.of(schedule.indices))[None]
 
 
 def _one_after_another(x: Array, counts: Array) -> Array:
@@ -193,7 +193,7 @@ def _forward(
     policies = execution.policies if stores else execution.forward_alone
     batch = Batch(execution.layout, indices, constants)
     carry = forward(execution, policies, weights, batch, entering)
-    results = gathered(execution.tensors, batch, carry[0])
+    results = gathered(execution, batch, carry[0])
     return results + leaving_rows(execution, carry[0]), carry
 
 

@@ -254,6 +254,6 @@ def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:
             np.array_equal(x, y, equal_nan=y.dtype.kind in 'fc')
             for (_, x), (_, y) in zip(program.constants, other.constants, strict=True)
         )
-        and repr(layout(spec)) == repr(layout(got))
+        and layout(spec) == layout(got)
     )
     return replace(schedule, spec=spec) if is_same else None

@@ -47,6 +47,7 @@ from jfold.graph import Array, ranges
 from jfold.language.parameter_checks import checked_params
 from jfold.lower import lower
 from jfold.models.model import Model
+from jfold.program.components import operand_types
 from jfold.program.operations import Layer, Program
 from jfold.scheduling.demands import capacity, demands
 from jfold.scheduling.layout import has_gradient
@@ -174,19 +175,15 @@ class Search:
         self.selection = selection = select(program, trace(program, examples))
         self.graph, self.waves = selection.graph, list(waves(program, selection.graph))
         self.runners = [Runner(x, x.layer.own(params)) for x in program.operations]
-        types, column = len(program.types), selection.values.column
-        tables = [*enumerate(program.operations, types)]
-        results = enumerate(program.results, types + len(tables))
-        # Column 0 of an operation is its level, so its inputs begin at 1.
-        self.inputs: list[list[Values]] = [
-            [(t, column(o, a)) for a, t in enumerate(x.inputs, 1)] for o, x in tables
+        read: list[list[Values]] = [
+            [(t, selection.read_at((table, a))) for a, t in enumerate(operands)]
+            for table, operands in enumerate(operand_types(program))
         ]
+        count, tables = len(operations), enumerate(operations, len(program.types))
+        self.inputs, self.results = read[:count], read[count:]
         self.outputs: list[list[Values]] = [
             [(t, self._of_part(o, k)) for k, t in enumerate(x.outputs)]
             for o, x in tables
-        ]
-        self.results: list[list[Values]] = [
-            [(t, column(r, j)) for j, t in enumerate(x.tensors)] for r, x in results
         ]
         *self.begin, count = selection.numbers.ends
         self.values = self._constants()

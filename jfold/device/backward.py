@@ -51,7 +51,7 @@ from jfold.device.linear import MaybeZeros, partition
 from jfold.device.loops import Level, Loops, Tile, make_loops
 from jfold.device.sums import has_sums, sum_uses
 from jfold.device.xla import Chained
-from jfold.program.components import output_places, phases, results_in
+from jfold.program.components import output_places, phases, results_in, type_at
 from jfold.scheduling.layout import active_types
 
 Carry: TypeAlias = tuple[Buffers, Saved, Stashes]
@@ -293,7 +293,7 @@ def _write_edges(
     for group in reads.execution.layout.together[tile.operation]:
         if chosen := [a for a in group if a in tied]:
             t = operation.inputs[group[0]]
-            base, step = reads.execution.layout.edges[tile.operation][group[0]]
+            base, step = reads.execution.layout.edges[tile.operation, group[0]]
             first, none = base + step * tile.first, jnp.zeros_like(tied[chosen[0]])
             old = [none for _ in group]
             if any(a in reverse.early_inputs and a not in tied for a in group):
@@ -426,11 +426,12 @@ def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
     New buffers are zeros, but for the cotangents of what the loops return.
     """
     execution, extra = reads.execution, xla.extra_rows(even=False)
-    places = [(x.type, x.edge) for x in execution.tensors]
+    program, layout = execution.program, execution.layout
+    places = [(type_at(program, x), layout.edges[x][0]) for x in execution.tensors]
     for number in execution.leaving:
-        o, k = output_places(execution.program)[number]
-        edge = execution.layout.edges_leaving[number]
-        places.append((execution.operations[o].outputs[k], edge))
+        o, k = output_places(program)[number]
+        edge = layout.edges_leaving[number]
+        places.append((program.operations[o].outputs[k], edge))
     edges: Buffers = {}
     for t in sorted(_types(reads)):
         type_, size = execution.program.types[t], execution.layout.edge_rows[t]

@@ -55,27 +55,26 @@ class Batch:
 
     def levels(self, component: int) -> Array:
         """Return the number of levels, or of fixed steps, of a component, [] int32."""
-        return self._number(self.sections.header.depths, component)
+        return self._number(self.sections.depths, component)
 
     def nodes(self, operation: int) -> Array:
         """Return the number of rows of an operation that are not padding, [] int32."""
-        return self._number(self.sections.header.counts, operation)
+        return self._number(self.sections.counts, operation)
 
     def rows(self, result: int) -> Array:
         """Return the number of rows of a result that are not padding, [] int32."""
-        return self._number(self.sections.header.rows, result)
+        return self._number(self.sections.rows, result)
 
     @property
     def empty(self) -> Array:
         """The divisor n [] int32: at most 1/n of a wide tile is padding."""
-        return self._number(self.sections.header.empty, 0)
+        return self._number(self.sections.empty, 0)
 
     def tiles(self, operation: int, level: Number) -> list[Array]:
         """Return begin and end [] int32 of an operation's range of rows on a level."""
-        component = self.layout.component[operation]
-        columns = self.layout.tables[component][1]
-        first = level * columns + self.layout.column[operation]
-        return list(self.read(self.sections.tiles[component], first, 2))
+        section = self.sections.tiles[self.layout.component[operation]]
+        first = level * section.shape[1] + self.layout.column[operation]
+        return list(self.read(section, first, 2))
 
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
         """Return, for a round of cotangent sums, the first sum and the number of tiles.

@@ -29,10 +29,11 @@ from jfold.device.hoisting import ROOM, hoisted_products
 from jfold.device.kernel import Kernel, Products, Weights, make_kernel
 from jfold.device.kernel_reverse import Activity
 from jfold.device.linear import partition
-from jfold.device.results import ResultTensor, result_tensors
 from jfold.device.whole_reverse import Reverse, make_reverse
 from jfold.program.components import (
     Component,
+    Place,
+    are_recurrent,
     external_inputs,
     first_results,
     output_places,
@@ -118,7 +119,8 @@ class Execution:
         left out.
       kernels: by number of the operation; operations whose capacity is zero have none,
         nor have segment sums that are computed in one go.
-      tensors: the tensors of all results, which are returned; none of `loops`.
+      tensors: by place of a tensor of a result, the outputs that it may be, as a bit
+        set: all that are returned; none of `loops`.
       leaving: of `loops`, the numbers of outputs all of whose rows are returned.
       varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
       program_execution: the execution of the whole program, if this one is `loops`, a
@@ -129,7 +131,7 @@ class Execution:
     layout: Layout
     components: tuple[Component, ...]
     kernels: Mapping[int, Kernel]
-    tensors: tuple[ResultTensor, ...]
+    tensors: Mapping[Place, ProducerSet]
     varying: Varying | None
     leaving: tuple[int, ...] = ()
     program_execution: Execution | None = None
@@ -147,7 +149,7 @@ class Execution:
                 for x in self.components
             ),
             kernels={o: x for o, x in self.kernels.items() if o not in applied},
-            tensors=(),
+            tensors={},
             leaving=tuple(
                 n
                 for n in results_in(phases(self.program).leaving)
@@ -159,7 +161,7 @@ class Execution:
     @property
     def returned(self) -> list[ProducerSet]:
         """The outputs that each array that is returned may hold, as bit sets."""
-        return [*(x.makers for x in self.tensors), *(1 << n for n in self.leaving)]
+        return [*self.tensors.values(), *(1 << n for n in self.leaving)]
 
     @property
     def program(self) -> Operations:
@@ -178,7 +180,7 @@ class Execution:
         is the width of the widest tile where tiles overlap, and zero elsewhere.
         """
         # Operations without recurrence defer nothing, so they stash nothing.
-        return max(self.layout.widths[o]) if self.is_recurrent(o) else 0
+        return max(self.layout.widths[o]) if are_recurrent(self.program)[o] else 0
 
     def residual_buffers(self, o: int, rows: Specs) -> Specs:
         """Return specs of buffers for residuals of operation `o`, by a row of each."""
@@ -195,10 +197,6 @@ class Execution:
         rows, stashes = self.layout.region[o], enumerate(pullback.reverse.crossing)
         specs = {k: buffer_spec(rows, x.row) for k, x in stashes if x.replaces is None}
         return specs if pullback.defers else {}
-
-    def is_recurrent(self, o: int) -> bool:
-        """Return whether operation `o` belongs to a recurrent component."""
-        return self.components[self.layout.component[o]].recurrent
 
     def apart(self, tree: T) -> T:
         """Return arrays unchanged, behind an XLA barrier if `reproducible`."""
@@ -337,7 +335,7 @@ class Execution:
             # Reverses are memoized, so equal ones are one object. If the policy has
             # another, its residuals are for cotangents of other outputs.
             stores = self.policies[o].reverse is reverse
-            places = self.is_trained(o), self.is_recurrent(o)
+            places = self.is_trained(o), are_recurrent(self.program)[o]
             result[o] = Pullback(reverse, stores, *places)
         return result
 
@@ -415,5 +413,7 @@ def make_execution(
         for o, operation in enumerate(program.operations)
         if spec.capacity.rows[o] and o not in sums
     }
+    results = enumerate(sources(program).results, len(program.operations))
+    tensors = {(r, j): x for r, row in results for j, x in enumerate(row)}
     places = layout(spec), running_components(spec)
-    return Execution(spec, *places, kernels, result_tensors(spec), varying)
+    return Execution(spec, *places, kernels, tensors, varying)

@@ -113,7 +113,7 @@ def gather_inputs(
 
     def index(place: int) -> Array:
         """Return the row numbers [rows] of the values that the tile reads there."""
-        section = batch.sections.inputs[tile.operation][place]
+        section = batch.sections.reads[tile.operation, place]
         rows = batch.read(section, tile.first, tile.rows)
         if tile.count is None:
             return rows

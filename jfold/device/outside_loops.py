@@ -22,7 +22,7 @@ a table, and `*shape` is that of one value. Outputs are numbered through all ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import jax
@@ -39,27 +39,28 @@ from jfold.device.linear import MaybeZeros, Reverse
 from jfold.device.reads import (
     Extent,
     Produced,
-    Read,
     State,
     combined,
-    in_place_parts,
     mask_spare,
+    part_in_place,
     read_rows,
     read_values,
-    reads_of,
     zeros_of,
 )
 from jfold.program.components import (
-    Component,
+    Place,
+    components,
     first_results,
+    operand_types,
     output_places,
     phases,
     results_in,
+    segment_sums,
     sources,
     union,
 )
-from jfold.scheduling.index_array import summed_at_once
-from jfold.scheduling.read_modes import ReadMode, sums_have_rows
+from jfold.scheduling.index_array import SUMMANDS
+from jfold.scheduling.read_modes import ReadMode, read_modes
 from jfold.scheduling.spec import RECOMPUTE_ALL
 
 # The function of `runtime` that runs the loops: it takes their execution, the weights,
@@ -98,17 +99,21 @@ def apply_all(
             state.produced[number] = Produced(base, x)
     for c in order.behind:
         _apply_component(state, c, weights)
-    return _checked(execution, list(_results(state)))
+    first = len(execution.operations)
+    tables = range(first, first + len(execution.program.results))
+    tensors = [x for table in tables for x in _read_table(state, table)[1]]
+    return _checked(execution, tensors)
 
 
 def _apply_component(state: State, c: int, weights: ByOperation) -> None:
     """Run component `c` outside of loops; add its outputs to `state`."""
-    component, spec = state.execution.components[c], state.execution.spec
-    if not summed_at_once(spec, c):
-        for o in component.operations:
+    program, running = state.execution.program, state.execution.components[c].operations
+    place = components(program)[c].operations[0], SUMMANDS
+    if place in state.batch.sections.reads and running:
+        _apply_sums(state, place, running)
+    for o in running:
+        if o not in segment_sums(program):
             _apply(state, o, weights[o])
-    elif component.operations and sums_have_rows(spec):
-        _apply_sums(state, c, component)
 
 
 def _entering(state: State, number: int) -> Array:
@@ -169,10 +174,8 @@ def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
 
 def _apply(state: State, o: int, weights: Arrays) -> None:
     """Run operation `o` on weights, each [*shape]; add its outputs to `state`."""
-    execution, reads = state.execution, reads_of(state.execution, o)
-    kernel, extent = execution.kernels[o], _extent(state, o, reads)
-    inputs = [read_rows(state, read, extent) for read in reads]
-    real, arrays = None, weights
+    execution, (extent, inputs) = state.execution, _read_table(state, o)
+    kernel, real, arrays = execution.kernels[o], None, weights
     if not extent.anything:
         # Without real rows, spare ones could give weights a gradient of NaN.
         real, arrays = extent.real, [mask_spare(x, extent.count > 0) for x in weights]
@@ -191,66 +194,74 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
             state.anything.add(part)
 
 
-def _extent(state: State, table: int, reads: Sequence[Read]) -> Extent:
-    """Return the `Extent` (numbers of rows) of `table`, whose slots read `reads`."""
-    batch, layout = state.batch, state.execution.layout
-    first, parts = len(state.execution.operations), in_place_parts(reads)
+def _read_table(state: State, table: int) -> tuple[Extent, Arrays]:
+    """Return the `Extent` (numbers of rows) of a table, and what it reads.
+
+    That is an array [rows, *shape] for each input of an operation, or for each tensor
+    of a result.
+    """
+    batch, execution = state.batch, state.execution
+    layout, first = execution.layout, len(execution.operations)
+    columns = operand_types(execution.program)[table]
+    places = [(table, a) for a, _ in enumerate(columns)]
+    found = [part_in_place(execution, place) for place in places]
+    parts = [part for part in found if part is not None]
     # Values read in place and their readers share one scalar, since XLA would compile
     # equal code again for each.
-    known = [state.counts[p] for p in parts if p in state.counts]
+    known = [state.counts[part] for part in parts if part in state.counts]
     if known:
         (count, *_) = known
     else:
         count = batch.nodes(table) if table < first else batch.rows(table - first)
     state.counts.update(dict.fromkeys(parts, count))
     rows = [*layout.region, *layout.results][table]
-    anything = _allows_any_finite(state, table, reads)
-    return Extent(rows, count, anything, state.execution.varying)
+    anything = table < first and _allows_any_finite(state, table, places, parts)
+    extent = Extent(rows, count, anything, execution.varying)
+    return extent, [read_rows(state, place, extent) for place in places]
 
 
-def _allows_any_finite(state: State, table: int, reads: Sequence[Read]) -> bool:
-    """Return whether padding rows of `table` may hold arbitrary finite numbers.
+def _allows_any_finite(
+    state: State, o: int, places: Sequence[Place], parts: Sequence[int]
+) -> bool:
+    """Return whether padding rows of operation `o` may hold arbitrary finite numbers.
 
-    They may if it is an operation that is finite on all finite inputs, and if padding
-    rows of outputs that it reads in place may, too. Else they repeat a real row. False
-    for results, and where no mask would be saved.
+    They may if it is finite on all finite inputs, and if padding rows of outputs that
+    it reads in place may, too. Else they repeat a real row. False where no mask would
+    be saved.
+
+    Args:
+      places: those of its inputs.
+      parts: what is read in place.
     """
     execution = state.execution
-    if table >= len(execution.operations):
+    kernel, rows = execution.kernels[o], execution.layout.region[o]
+    types, modes = len(execution.program.types), read_modes(execution.spec)
+    outputs = [part for part in parts if part >= types]
+    is_summed = any(modes[place] is ReadMode.SUMMED for place in places)
+    if not (outputs or is_summed or kernel.trained_count):
         return False
-    kernel, rows = execution.kernels[table], execution.layout.region[table]
-    parts = [p for p in in_place_parts(reads) if p >= len(execution.program.types)]
-    is_summed = any(x.mode is ReadMode.SUMMED for x in reads)
-    if not (parts or is_summed or kernel.trained_count):
-        return False
-    return state.anything.issuperset(parts) and kernel.is_defined(rows)
+    return state.anything.issuperset(outputs) and kernel.is_defined(rows)
 
 
-def _apply_sums(state: State, c: int, component: Component) -> None:
-    """Compute all segment sums of component `c` as one array; add it to `state`."""
-    execution, operations = state.execution, component.operations
-    sections, numbers = state.batch.sections, first_results(execution.program)
-    (t,) = execution.operations[operations[0]].outputs
+def _apply_sums(state: State, place: Place, operations: Sequence[int]) -> None:
+    """Compute all segment sums of a component as one array; add it to `state`.
+
+    Args:
+      place: where their summands are read.
+      operations: those of the component.
+    """
+    execution = state.execution
+    program, numbers = execution.program, first_results(execution.program)
     inside = sum(1 << numbers[o] for o in operations)
-    inputs = sources(execution.program).inputs
+    (t,), inputs = program.operations[operations[0]].outputs, sources(program).inputs
     # Sums of sums are flattened: no summand is a result of this component.
     makers = union(union(inputs[o]) for o in operations) & ~inside
     rows = sum(execution.layout.region[o] for o in operations)
-    summands = read_values(state, t, makers, sections.summands[c])
+    summands = read_values(state, t, makers, place)
     combines = execution.operations[operations[0]].combines
-    sums = combined(state, summands, sections.sums_of[c], rows, combines)
+    sums = combined(state, summands, place, rows, combines)
     result = Produced(execution.layout.value_base[operations[0]][0], sums)
     state.produced.update(dict.fromkeys((numbers[o] for o in operations), result))
-
-
-def _results(state: State) -> Iterator[Array]:
-    """Yield each tensor of each result of the program, [rows, *shape], in order."""
-    first = len(state.execution.operations)
-    for table in range(first, first + len(state.execution.program.results)):
-        reads = reads_of(state.execution, table)
-        extent = _extent(state, table, reads)
-        for read in reads:
-            yield read_rows(state, read, extent)
 
 
 def kept_bytes(execution: Execution, in_loops: InLoops) -> int:

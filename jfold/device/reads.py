@@ -28,10 +28,15 @@ from jfold.base.jaxprs import is_inexact
 from jfold.device.buffers import Batch, scattered, slice_rows, take
 from jfold.device.execution import Execution
 from jfold.graph import shared_counts
-from jfold.program.components import output_places, results_in, sources
+from jfold.program.components import (
+    Place,
+    makers_at,
+    output_places,
+    results_in,
+    type_at,
+)
 from jfold.program.operations import ADD, MAXIMUM, ProducerSet
-from jfold.scheduling.index_array import Section
-from jfold.scheduling.read_modes import ReadMode, Slot, read_modes, slot_numbers, slots
+from jfold.scheduling.read_modes import ReadMode, read_modes, slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,90 +112,60 @@ def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 # ---- slots ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Read:
-    """The rows that an input of an operation, or a tensor of a result, reads.
-
-    Attributes:
-      slot: this input or tensor: its place, its type, and the part that it reads whole,
-        where it reads in place.
-      mode: whether rows are read in place, gathered by an index, or summed.
-      sums: the section with the row that each value is added to, if they are summed.
-    """
-
-    slot: Slot
-    mode: ReadMode
-    makers: ProducerSet
-    section: Section
-    sums: Section
+def part_in_place(execution: Execution, place: Place) -> int | None:
+    """Return the part that is read in place: all rows in order, without a gather."""
+    is_in_place = read_modes(execution.spec)[place] is ReadMode.IN_PLACE
+    return slots(execution.program)[place].part if is_in_place else None
 
 
-def reads_of(execution: Execution, table: int) -> list[Read]:
-    """Return what each input of an operation, or each tensor of a result, reads."""
-    program, sections = execution.program, execution.layout.sections
-    producers = sources(program)
-    columns = zip(
-        (producers.inputs + producers.results)[table],
-        (sections.inputs + sections.results)[table],
-        (sections.input_sums + sections.result_sums)[table],
-        strict=True,
-    )
-    numbers, modes = slot_numbers(program), read_modes(execution.spec)
-    pairs = [(numbers[table, k], column) for k, column in enumerate(columns)]
-    return [Read(slots(program)[s], modes[s], *column) for s, column in pairs]
-
-
-def in_place_parts(reads: Iterable[Read]) -> list[int]:
-    """Return the parts that are read in place: all rows in order, without a gather."""
-    parts = [x.slot.part for x in reads if x.mode is ReadMode.IN_PLACE]
-    return [part for part in parts if part is not None]
-
-
-def read_rows(state: State, read: Read, extent: Extent) -> Array:
+def read_rows(state: State, place: Place, extent: Extent) -> Array:
     """Return the rows that an input or a result tensor reads, [rows, *shape].
 
     Spare (padding) rows repeat the last real one, and no cotangent flows back from
     them; if `extent.anything`, they are anything finite.
     """
-    if read.mode is ReadMode.IN_PLACE:
-        values = _in_place(state, read, extent.rows)
+    execution, program = state.execution, state.execution.program
+    mode, makers = read_modes(execution.spec)[place], makers_at(program, place)
+    t, part = type_at(program, place), part_in_place(execution, place)
+    if part is not None:
+        values = _in_place(state, t, part, extent.rows)
     else:
-        values = read_values(state, read.slot.type, read.makers, read.section)
-    if read.mode is ReadMode.SUMMED:
-        values = combined(state, values, read.sums, extent.rows, read.slot.combines)
+        values = read_values(state, t, makers, place)
+    if mode is ReadMode.SUMMED:
+        combines = slots(program)[place].combines
+        values = combined(state, values, place, extent.rows, combines)
     if not extent.rows:
         return values
     if extent.anything:
-        if read.mode is not ReadMode.INDEXED:
+        if mode is not ReadMode.INDEXED:
             return values
         return mask_spare(values, extent.real, lax.full_like(values, 0))
-    if read.mode is ReadMode.INDEXED and not read.makers:
+    if mode is ReadMode.INDEXED and not makers:
         return values  # constants, to which no cotangent flows back anyway
-    if read.mode is ReadMode.INDEXED or _repeats(state, read, extent.rows):
+    if mode is ReadMode.INDEXED or _repeats(state, part, extent.rows):
         return mask_spare(values, extent.real)
     last = slice_rows(values, jnp.maximum(extent.count - 1, 0), 1)
     return mask_spare(values, extent.real, jnp.broadcast_to(last, values.shape))
 
 
-def _repeats(state: State, read: Read, rows: int) -> bool:
-    """Return whether padding rows of an input that is read in place repeat real rows.
+def _repeats(state: State, part: int | None, rows: int) -> bool:
+    """Return whether padding rows of a part that is read in place repeat real rows.
 
     Padding rows of an output do if padding rows of its operation's inputs do. False for
-    gathered inputs.
+    `None`, where nothing is read in place.
     """
-    program, part = state.execution.program, read.slot.part
-    if part is None or read.mode is not ReadMode.IN_PLACE or part in state.anything:
+    program = state.execution.program
+    if part is None or part in state.anything:
         return False
     number = part - len(program.types)  # of an output; less than zero for constants
     regions = state.execution.layout.region
     return number >= 0 and regions[output_places(program)[number][0]] >= rows
 
 
-def _in_place(state: State, read: Read, rows: int) -> Array:
-    """Return the rows [rows, *shape] of constants or an output, without a gather."""
-    program, t = state.execution.program, read.slot.type
-    assert read.slot.part is not None
-    number = read.slot.part - len(program.types)  # of an output
+def _in_place(state: State, t: int, part: int, rows: int) -> Array:
+    """Return the rows [rows, *shape] of a part of type `t`, without a gather."""
+    program = state.execution.program
+    number = part - len(program.types)  # of an output
     if number < 0:
         values = jnp.asarray(state.batch.constants[t])[shared_counts(program)[t] :]
     elif number in state.produced:
@@ -204,7 +179,7 @@ def _in_place(state: State, read: Read, rows: int) -> Array:
 
 
 def combined(
-    state: State, summands: Array, section: Section, rows: int, combines: str
+    state: State, summands: Array, place: Place, rows: int, combines: str
 ) -> Array:
     """Return segment sums, or maxima or minima without a gradient, [rows, *shape].
 
@@ -212,9 +187,10 @@ def combined(
 
     Args:
       summands: [n, *shape].
-      section: with n numbers, the row of the sum that each summand adds to.
+      place: where the summands are read, which decides to which row each is added.
       combines: 'add', 'maximum' or 'minimum'.
     """
+    section = state.batch.sections.targets[place]
     to = state.batch.read(section, 0, *section.shape)
     if combines != ADD:
         return _extrema(state, summands, to, rows, combines)
@@ -249,12 +225,12 @@ def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) ->
     return lax.select(has_items, result, lax.full_like(result, 0))
 
 
-def read_values(state: State, t: int, makers: ProducerSet, section: Section) -> Array:
-    """Gather values [rows, *shape] of type number `t`, by row indices in a `section`.
+def read_values(state: State, t: int, makers: ProducerSet, place: Place) -> Array:
+    """Gather the values [rows, *shape] of type number `t` that `place` reads.
 
     They are constants, or results of operations, computed in loops or outside of them.
     """
-    parts = list(_parts(state, t, makers))
+    parts, section = list(_parts(state, t, makers)), state.batch.sections.reads[place]
     rows = state.batch.read(section, 0, *section.shape)
     if not parts:
         return zeros_of(state, t, *section.shape)

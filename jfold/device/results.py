@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,55 +10,23 @@ from jax import Array
 
 from jfold.base.arrays import Arrays
 from jfold.device.buffers import Batch, Buffers, take, values_of
-from jfold.program.components import sources
-from jfold.program.operations import ProducerSet, Program
+from jfold.device.execution import Execution
+from jfold.program.components import type_at
+from jfold.program.operations import Program
 from jfold.ragged import MetricValues, assemble_value
-from jfold.scheduling.index_array import Section
-from jfold.scheduling.layout import layout
 from jfold.scheduling.schedule import Schedule
-from jfold.scheduling.spec import Spec
 from jfold.types import SequenceType, leaf_types, pack
 
 
-@dataclass(frozen=True)
-class ResultTensor:
-    """The rows of a value buffer that a tensor of a result reads.
-
-    Attributes:
-      type: number of its type.
-      section: of the index array, [rows] indices of the rows that it reads from the
-        value buffer of its type.
-      edge: the first of its rows in the edge buffer, where its cotangent is put; -1 if
-        results are read outside of loops.
-      makers: the results of operations that it may read, as a bit set.
-    """
-
-    type: int
-    section: Section
-    edge: int
-    makers: ProducerSet
-
-
-def result_tensors(spec: Spec) -> tuple[ResultTensor, ...]:
-    """Return the tensors of all results of a program, in order."""
-    program, places = spec.program, layout(spec)
-    tensors = list[ResultTensor]()
-    for r, makers in enumerate(sources(program).results):
-        types, sections = program.results[r].tensors, places.sections.results[r]
-        edges = places.edges_read[r] if places.edges_read else (-1,) * len(types)
-        tensors += map(ResultTensor, types, sections, edges, makers)
-    return tuple(tensors)
-
-
-def gathered(tensors: Sequence[ResultTensor], batch: Batch, values: Buffers) -> Arrays:
-    """Gather the rows of each of `tensors` from the value buffers, [rows, *shape].
+def gathered(execution: Execution, batch: Batch, values: Buffers) -> Arrays:
+    """Gather the rows of `execution.tensors` from the value buffers, [rows, *shape].
 
     Spare (padding) rows repeat a real one.
     """
-
-    rows = [batch.read(x.section, 0, *x.section.shape) for x in tensors]
-    buffers = [values_of(values, batch, x.type) for x in tensors]
-    return list(map(take, buffers, rows))
+    sections = [batch.sections.reads[place] for place in execution.tensors]
+    rows = [batch.read(x, 0, *x.shape) for x in sections]
+    types = [type_at(execution.program, place) for place in execution.tensors]
+    return list(map(take, [values_of(values, batch, t) for t in types], rows))
 
 
 def returned(program: Program, schedule: Schedule, results: list[list[Array]]) -> Any:

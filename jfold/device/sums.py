@@ -47,7 +47,7 @@ def sum_uses(loops: Loops, c: int, level: Number, edges: Buffers) -> Buffers:
     running = running_components(spec)[c].operations
     types = {t for o in running for t in operations[o].outputs}
     # The tables of sums count levels through all components.
-    before = sum(levels for levels, _ in loops.batch.layout.tables[:c])
+    before = sum(table.shape[0] for table in loops.batch.sections.tiles[:c])
     summed = {t for t in types & edges.keys() if spec.capacity.sums[t]}
     new = {t: _sum_type(loops, t, before + level, edges[t]) for t in sorted(summed)}
     return edges | new

@@ -23,6 +23,7 @@ import itertools
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jfold.base.memo import memoized
 from jfold.program.operations import Operations, Producers, ProducerSet
@@ -152,11 +153,28 @@ def segment_sums(operations: Operations) -> frozenset[int]:
 # ---- reads and producers -------------------------------------------------------------
 
 
+# A table is an operation, or a result, numbered behind all operations. Its columns are
+# the operands, or the tensors.
+Place: TypeAlias = tuple[int, int]  # a table, and a column in it
+
+
 @memoized
 def operand_types(operations: Operations) -> tuple[tuple[int, ...], ...]:
     """Return type numbers of each operation's inputs, then of each result's tensors."""
     inputs = (x.inputs for x in operations.operations)
     return *inputs, *(x.tensors for x in operations.results)
+
+
+def type_at(operations: Operations, place: Place) -> int:
+    """Return the type number of an operand, or of a tensor of a result."""
+    table, column = place
+    return operand_types(operations)[table][column]
+
+
+def makers_at(operations: Operations, place: Place) -> ProducerSet:
+    """Return the outputs that an operand, or a tensor of a result, may be."""
+    table, column = place
+    return (sources(operations).inputs + sources(operations).results)[table][column]
 
 
 def first_results(operations: Operations) -> list[int]:

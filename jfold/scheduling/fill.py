@@ -21,14 +21,8 @@ import numpy as np
 
 from jfold.base.memo import memoized
 from jfold.graph import Array, concatenate_arrays, ranges, shared_counts
-from jfold.program.components import (
-    Component,
-    components,
-    operand_types,
-    output_places,
-    segment_sums,
-)
-from jfold.scheduling.index_array import NOWHERE, Section, summed_at_once
+from jfold.program.components import Component, components, output_places, segment_sums
+from jfold.scheduling.index_array import NOWHERE, SUMMANDS, Section
 from jfold.scheduling.layout import (
     Layout,
     active_types,
@@ -36,17 +30,12 @@ from jfold.scheduling.layout import (
     layout,
     running_components,
 )
-from jfold.scheduling.read_modes import (
-    ReadMode,
-    column_modes,
-    has_slots,
-    read_modes,
-    sums_have_rows,
-)
+from jfold.scheduling.read_modes import ReadMode, has_slots, mode_at, read_modes
 from jfold.scheduling.selections import (
     Column,
     Columns,
     Selection,
+    columns_at,
     make_columns,
     parts_of,
 )
@@ -68,7 +57,7 @@ def fill(
       devices: the number of devices that share this process's cores.
     """
     if has_slots(spec.program):
-        graph = with_pair_tables(selection.every, read_modes(spec))
+        graph = with_pair_tables(selection.every, (*read_modes(spec).values(),))
         if graph is not selection.graph:
             selection = replace(selection, graph=graph, origin=None)
     batch = _make_batch(selection, spec)
@@ -115,8 +104,9 @@ class _Batch:
 @memoized
 def _in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
     """Return the components, with numbers, that may run in several steps."""
-    pairs = zip(running_components(spec), layout(spec).tables, strict=True)
-    return tuple((c, part) for c, (part, (rows, _)) in enumerate(pairs) if rows != 1)
+    pairs = zip(running_components(spec), layout(spec).sections.tiles, strict=True)
+    numbered = enumerate(pairs)
+    return tuple((c, part) for c, (part, table) in numbered if table.shape[0] != 1)
 
 
 def _make_batch(selection: Selection, spec: Spec) -> _Batch:
@@ -165,7 +155,7 @@ def _row_steps(batch: _Batch, t: int) -> Array:
             for number, base in zip(outputs, places.value_base[o], strict=True):
                 if number == t:
                     steps[base - computed :][: len(last)] = last
-        begin += places.tables[c][0]
+        begin += places.sections.tiles[c].shape[0]
     return steps
 
 
@@ -178,8 +168,8 @@ def _write_counts(batch: _Batch, devices: int) -> None:
     types, tables = len(spec.program.types), batch.selection.behind
     rows = batch.selection.totals[types:tables]
     components, operations, at = _in_one_step(spec)
-    header = indices[: places.sections.header.empty.stop]
-    depths, ends = header[: len(places.tables)], rows[operations]
+    header = indices[: places.sections.empty.stop]
+    depths, ends = places.sections.depths.of(indices), rows[operations]
     depths[...] = 0
     depths[components[ends > 0]] = 1
     indices[at], indices[at + 1] = 0, ends
@@ -208,7 +198,7 @@ def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
         (c, o, places.sections.tiles[c].start + places.column[o])
         for c, component in enumerate(running_components(spec))
         for o in component.operations
-        if places.tables[c][0] == 1
+        if places.sections.tiles[c].shape[0] == 1
     ]
     components, operations, starts = np.array(triples, np.intp).reshape(-1, 3).T
     return components, operations, starts
@@ -339,41 +329,32 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     has the summands, and another the row that each summand is added to.
     """
     program, places = spec.program, layout(spec)
-    sections = places.sections
+    reads, adds = places.sections.reads, places.sections.targets
     types, operations = len(program.types), len(program.operations)
-    reads = sections.inputs + sections.results
-    sums = sections.input_sums + sections.result_sums
     # The tables of `with_pair_tables` stand behind all others, in this order.
     behind = types + operations + len(program.results)
 
-    for o, inputs in enumerate(operand_types(program)):
+    for (o, a), column in columns_at(program).items():
         if o in segment_sums(program):
             continue
+        mode, edges = mode_at(spec, (o, a)), places.edges.get((o, a), (-1, 1))
         in_loops = o < operations and o not in program.applied
-        modes = column_modes(spec, o, len(inputs))
-        for a, (t, mode) in enumerate(zip(inputs, modes, strict=True)):
-            target = _Target(reads[o][a])
-            if in_loops:
-                target = _Target(reads[o][a], 0, -1, o, *places.edges[o][a])
-            elif not program.applied:
-                edge = places.edges_read[o - operations][a]
-                target = _Target(reads[o][a], edge=edge)
-            if mode is ReadMode.INDEXED:
-                # Column 0 of an operation has levels.
-                yield Column(t, types + o, a + (o < operations)), target
-            elif mode is ReadMode.SUMMED:
-                yield Column(t, behind, 0), target
-                # Spare summands are added to a row that no buffer has.
-                yield Column(types + o, behind, 1), _Target(sums[o][a], spare=NOWHERE)
-                behind += 1
+        target = _Target(reads[o, a], 0, -1, o if in_loops else -1, *edges)
+        if mode is ReadMode.INDEXED:
+            yield column, target
+        elif mode is ReadMode.SUMMED:
+            yield Column(column.space, behind, 0), target
+            # Spare summands are added to a row that no buffer has.
+            yield Column(types + o, behind, 1), _Target(adds[o, a], spare=NOWHERE)
+            behind += 1
     for c, component in enumerate(components(program)):
-        if summed_at_once(spec, c) and sums_have_rows(spec):
-            first = component.operations[0]
-            (t,) = program.operations[first].outputs
-            yield Column(t, behind, 0), _Target(sections.summands[c])
+        place = component.operations[0], SUMMANDS
+        if place in reads:
+            (t,) = program.operations[place[0]].outputs
+            yield Column(t, behind, 0), _Target(reads[place])
             here = running_components(spec)[c].operations
             before = places.value_base[here[0]][0] if here else 0
-            yield Column(t, behind, 1), _Target(sections.sums_of[c], before, NOWHERE)
+            yield Column(t, behind, 1), _Target(adds[place], before, NOWHERE)
             behind += 1
 
 

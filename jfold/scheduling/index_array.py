@@ -19,24 +19,19 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 import jax
 
 from jfold.graph import Array
-from jfold.program.components import component_of, components, segment_sums
-from jfold.scheduling.read_modes import (
-    ReadMode,
-    column_modes,
-    slot_numbers,
-    sums_have_rows,
-)
+from jfold.program.components import Place, components, operand_types, segment_sums
+from jfold.scheduling.read_modes import ReadMode, mode_at, slots, sums_have_rows
 from jfold.scheduling.spec import Spec
 
-Slots: TypeAlias = 'tuple[Section, ...]'  # one per input, or per tensor of a result
 Indices = TypeVar('Indices', bound=Array | jax.Array)  # on the host or the device
 SUM_ARITY = 4  # edge rows that one gather adds up; more are summed in a tree
 NOWHERE = 1 << 30  # a row that no buffer has
+SUMMANDS = -1  # the column of a segment sum's first operation that reads all summands
 
 
 @dataclass(frozen=True)
@@ -84,47 +79,29 @@ class Section:
         indices[end : self.stop] = spare
 
 
-@dataclass(frozen=True, eq=False)
-class Header:
-    """The first sections of an index array: counts of levels, nodes and rows.
+@dataclass(frozen=True)
+class Sections:
+    """All sections of an index array: the place and the shape of each.
+
+    A segment sum is one reader, of all its summands, if such sums have rows. Its place
+    is column `SUMMANDS` of its first operation.
 
     Attributes:
+      size: the length of the index array.
       depths: [components] levels of each component; steps, if their number is fixed.
       counts: [operations] nodes of each operation.
       rows: [results] real rows of each result.
       empty: [1] the divisor `n`, where up to 1/n of a wide tile may be empty.
       examples: [] the number of examples: the element of `rows` for the model's value.
-    """
-
-    depths: Section
-    counts: Section
-    rows: Section
-    empty: Section
-    examples: Section
-
-
-# ---- all sections --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Sections:
-    """All sections of an index array: the place and the shape of each.
-
-    Attributes:
-      size: the length of the index array.
       tiles: per component [levels, columns], first row and end of each of its
         operations; a row for each step, if the number of steps is fixed.
-      summands: per component [summands], the rows of the value buffer to add up, if the
-        component is a segment sum and such sums have rows; else [0].
-      sums_of: likewise, the row of the component that each summand is added to.
-      inputs: per operation and input [region], the row of the value buffer that each
-        node reads; [summands], the rows to add up, if the input is read as sums without
-        rows; [0] if it is read in place, or the operation is of a segment sum.
-      input_sums: per operation and input [summands], the node that each summand is
-        added to, if the input is read as sums without rows; else [0].
+      reads: by place, the row of the value buffer that each row of an operation or a
+        result reads [rows]; or [summands] the rows to add up, of a segment sum or where
+        sums without rows are read; [0] if it is read in place, or the operation is of a
+        segment sum.
+      targets: by place, the node, or row, that each summand is added to [summands];
+        else [0].
       owners: per result [rows], the example of each row; [0] if each example has one.
-      results: per result and tensor [rows], as `inputs`.
-      result_sums: per result and tensor, as `input_sums`.
       consumers: per type [fan, rows], the edge rows to sum for each computed row.
       steps: per type [levels of all components, stages, 2], for each round of sums on
         each level the first sum and the number of tiles, if rounds are counted;
@@ -133,16 +110,16 @@ class Sections:
         without sums.
     """
 
-    header: Header
     size: int
+    depths: Section
+    counts: Section
+    rows: Section
+    empty: Section
+    examples: Section
     tiles: tuple[Section, ...]
-    summands: tuple[Section, ...]
-    sums_of: tuple[Section, ...]
-    inputs: tuple[tuple[Section, ...], ...]
-    input_sums: tuple[tuple[Section, ...], ...]
+    reads: dict[Place, Section]
+    targets: dict[Place, Section]
     owners: tuple[Section, ...]
-    results: tuple[tuple[Section, ...], ...]
-    result_sums: tuple[tuple[Section, ...], ...]
     consumers: tuple[Section, ...]
     steps: tuple[Section, ...]
     sums: tuple[Section, ...]
@@ -181,74 +158,45 @@ def allocate_sections(
     arguments are attributes of the layout.
     """
     program, capacity, allocator = spec.program, spec.capacity, Allocator()
-    section = allocator.section
+    section, sums = allocator.section, segment_sums(spec.program)
     depths, counts = section(len(components(program))), section(len(program.operations))
     rows, empty = section(len(program.results)), section(1)
-    header = Header(depths, counts, rows, empty, rows[program.value_results[0]])
-    of_components, of_operations, of_results, of_types = (list[Any]() for _ in range(4))
-    for c, table in enumerate(tables):
-        count = 0
-        if summed_at_once(spec, c) and sums_have_rows(spec):
-            sums_of = components(program)[c].operations
-            count = sum(region[o] * len(program.operations[o].inputs) for o in sums_of)
-        of_components.append((section(*table), section(count), section(count)))
-    for o, operation in enumerate(program.operations):
-        count = 0 if summed_at_once(spec, component_of(program)[o]) else region[o]
-        slots = _slots(allocator, spec, o, len(operation.inputs), count)
-        of_operations.append(slots)
+    summands = dict(zip(slots(program), capacity.summands, strict=False))
+    reads, targets = dict[Place, Section](), dict[Place, Section]()
+    tiles, owners, consumers, steps, of_edges = (list[Section]() for _ in range(5))
+
+    def allocate(table: int, rows: int) -> None:
+        """Allocate sections for what a table of so many rows reads and adds up."""
+        places = [(table, a) for a, _ in enumerate(operand_types(program)[table])]
+        modes = {place: mode_at(spec, place) for place in places}
+        added = [summands[x] if modes[x] is ReadMode.SUMMED else 0 for x in places]
+        for place, count in zip(places, added, strict=True):
+            indexed = rows if modes[place] is ReadMode.INDEXED else 0
+            reads[place] = section(indexed + count)
+        targets.update(zip(places, map(section, added), strict=True))
+
+    for part, table in zip(components(program), tables, strict=True):
+        tiles.append(section(*table))
+        if sums.issuperset(part.operations) and sums_have_rows(spec):
+            inputs = ((o, program.operations[o].inputs) for o in part.operations)
+            count = sum(region[o] * len(x) for o, x in inputs)
+            place = part.operations[0], SUMMANDS
+            reads[place], targets[place] = section(count), section(count)
+    for o in range(len(program.operations)):
+        allocate(o, 0 if o in sums else region[o])
     for r, result in enumerate(program.results):
-        owners = section(results[r] if result.kind.is_counted else 0)
-        numbers = len(program.operations) + r, len(result.tensors)
-        of_results.append((owners, *_slots(allocator, spec, *numbers, results[r])))
-    levels = sum(steps for steps, _ in tables)
+        owners.append(section(results[r] if result.kind.is_counted else 0))
+        allocate(len(program.operations) + r, results[r])
+    levels = sum(rows for rows, _ in tables)
     for t, size in enumerate(computed):
         # Without loops JAX differentiates the program, so no edges are summed here.
         fan = capacity.fans[t] if program.has_loops else 0
         count = capacity.sums[t] if program.has_loops else 0
-        consumers = section(fan, size)
-        steps = section(levels if count else 0, capacity.stages, 2)
+        consumers.append(section(fan, size))
+        steps.append(section(levels if count else 0, capacity.stages, 2))
         # The last tile of sums may run past their end.
-        sums = section(SUM_ARITY, count + sum_width[t] if count else 0)
-        of_types.append((consumers, steps, sums))
-    return Sections(
-        header,
-        allocator.next,
-        *_columns(of_components, 3),
-        *_columns(of_operations, 2),
-        *_columns(of_results, 3),
-        *_columns(of_types, 3),
-    )
-
-
-def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> tuple[Any, ...]:
-    """Transpose tuples of length `count`: [(1, 2), (3, 4)] -> ((1, 3), (2, 4)).
-
-    Without tuples, return `count` empty ones.
-    """
-    return tuple(zip(*rows, strict=True)) or ((),) * count
-
-
-def summed_at_once(spec: Spec, c: int) -> bool:
-    """Return whether component `c` is a segment sum, which is added up at once."""
-    sums = segment_sums(spec.program)
-    return sums.issuperset(components(spec.program)[c].operations)
-
-
-def _slots(
-    allocator: Allocator, spec: Spec, table: int, count: int, rows: int
-) -> tuple[Slots, Slots]:
-    """Allocate, per input, two sections: rows to read, and the rows to add these to.
-
-    Args:
-      table, count: as of `column_modes`.
-      rows: the length of a section with an index for each row.
-    """
-    numbers, summands = slot_numbers(spec.program), spec.capacity.summands
-    modes = column_modes(spec, table, count)
-    added = [
-        summands[numbers[table, a]] if mode is ReadMode.SUMMED else 0
-        for a, mode in enumerate(modes)
-    ]
-    indexed = [rows if mode is ReadMode.INDEXED else 0 for mode in modes]
-    reads = tuple(allocator.section(x + y) for x, y in zip(indexed, added, strict=True))
-    return reads, tuple(map(allocator.section, added))
+        of_edges.append(section(SUM_ARITY, count + sum_width[t] if count else 0))
+    header = depths, counts, rows, empty, rows[program.value_results[0]]
+    of_types = map(tuple, (consumers, steps, of_edges))
+    readers = tuple(tiles), reads, targets, tuple(owners)
+    return Sections(allocator.next, *header, *readers, *of_types)

@@ -17,7 +17,6 @@ sections `index_array.py` lays out. All places follow from a `Spec` alone.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -27,6 +26,7 @@ import jax.numpy as jnp
 from jfold.base.memo import memoized
 from jfold.program.components import (
     Component,
+    Place,
     component_of,
     components,
     output_places,
@@ -94,10 +94,10 @@ def running_components(spec: Spec) -> tuple[Component, ...]:
 
 Numbers: TypeAlias = tuple[int, ...]
 Groups: TypeAlias = tuple[Numbers, ...]  # groups of numbers of inputs
-Steps: TypeAlias = tuple[tuple[int, int], ...]  # first row, distance to the next row
+Edges: TypeAlias = dict[Place, tuple[int, int]]  # first row, distance to the next row
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Layout:
     """The places of rows in buffers and of sections in the index array.
 
@@ -112,8 +112,6 @@ class Layout:
       component: [operations] the number of its component.
       column: [operations] the column, in the component's table of tiles, of the first
         row of the operation on each level; the next column has the end of these rows.
-      tables: per component, rows and columns of its table of tiles: one row per level,
-        or per step if the number of steps is fixed; two columns per operation.
       trips: per component, the rows of that table that belong to each of its loops: a
         row per trip.
       value_base: per operation and output, the first row in the value buffer; a row
@@ -121,13 +119,12 @@ class Layout:
       value_rows: [types] rows of each value buffer.
       together: per operation, groups of inputs of one type that are read at once, and
         whose cotangents are written at once.
-      edges: per input of an operation in loops, the edge row of the first node, and the
-        distance to that of the next node. Operands of a sum have no edge rows, but
-        `~row` and -1, where `row` is the sum's first row, counted behind the constants.
+      edges: by place of an input in loops, or of a tensor of a result if all operations
+        are in loops, the edge row of its first row, and the distance to that of the
+        next. Operands of a sum have no edge rows, but `~row` and -1, where `row` is the
+        sum's first row, counted behind the constants.
       edges_leaving: by number of an output that leaves loops, the edge row of its
         first row, where all cotangents from outside of loops are added up.
-      edges_read: per result and tensor, the edge row of its first row, if all
-        operations are in loops; else nothing.
       edge_sums: [types] the edge row of the first sum, or -1.
       edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
       sum_width: [types] the number of sums of edge rows that one tile computes.
@@ -140,14 +137,12 @@ class Layout:
     widths: tuple[Numbers, ...]
     component: Numbers
     column: Numbers
-    tables: tuple[tuple[int, int], ...]
     trips: tuple[Numbers, ...]
     value_base: tuple[Numbers, ...]
     value_rows: Numbers
     together: tuple[Groups, ...]
-    edges: tuple[Steps, ...]
+    edges: Edges
     edges_leaving: dict[int, int]
-    edges_read: tuple[Numbers, ...]
     edge_sums: Numbers
     edge_rows: Numbers
     sum_width: Numbers
@@ -168,9 +163,8 @@ def layout(spec: Spec) -> Layout:
     sums = tuple(_sum_width(spec, t) for t in range(len(program.types)))
     sections = allocate_sections(spec, tables, region, results, computed, sums)
     edges = _edges(spec, region, results, base, together, sums)
-    of_rows = region, results, chunk, widths, component_of(program), column
-    of_values = tables, trips, base, ends, together
-    return Layout(*of_rows, *of_values, *edges, sums, sections)
+    of_rows = region, results, chunk, widths, component_of(program), column, trips
+    return Layout(*of_rows, base, ends, together, *edges, sums, sections)
 
 
 def _sum_width(spec: Spec, t: int) -> int:
@@ -251,58 +245,54 @@ def _edges(
     values: Sequence[Numbers],
     together: Sequence[Groups],
     sum_width: Numbers,
-) -> tuple[tuple[Steps, ...], dict[int, int], tuple[Numbers, ...], Numbers, Numbers]:
+) -> tuple[Edges, dict[int, int], Numbers, Numbers]:
     """Allocate edge rows for inputs in loops, values that leave loops, and sums.
 
     Each use of a value has a row for its cotangent in the edge buffers. Return `edges`,
-    `edges_leaving`, `edges_read`, `edge_sums` and `edge_rows` of `Layout`. Arguments
-    have the names of its attributes too, but `values` is `value_base`.
+    `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`. Arguments have the names
+    of its attributes too, but `values` is `value_base`.
     """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
+    edges: Edges = {}
 
     def take(t: int, rows: int) -> int:
         """Allocate edge rows of type `t`; return the first, -1 if `t` is inactive."""
         return allocators[t].take(rows) if t in active else -1
 
-    def of_inputs(o: int, rows: int) -> Steps:
-        operation = program.operations[o]
+    for o, operation in enumerate(program.operations):
         if o in program.applied:
-            return ()
+            continue
         if operation.is_sum:
             # Every operand of a sum has the cotangent of the sum. So operands read the
             # edge row of the sum's own use, which `resolve_edges` puts in for `~row`.
             (t,), (first,) = operation.outputs, values[o]
             step = ~(first - spec.capacity.constants[t]), -1
-            return (step,) * len(operation.inputs)
-        steps = [(-1, 1) for _ in operation.inputs]
+            edges |= {(o, a): step for a, _ in enumerate(operation.inputs)}
+            continue
         for group in together[o]:
-            base = take(operation.inputs[group[0]], rows * len(group))
-            if base >= 0:
-                for number, a in enumerate(group):
-                    steps[a] = base + number, len(group)
-        return tuple(steps)
-
-    of_rows = tuple(itertools.starmap(of_inputs, enumerate(region)))
+            base = take(operation.inputs[group[0]], region[o] * len(group))
+            for number, a in enumerate(group):
+                edges[o, a] = (-1, 1) if base < 0 else (base + number, len(group))
     leaving = {}
     for number in results_in(phases(program).leaving):
         o, k = output_places(program)[number]
         leaving[number] = take(program.operations[o].outputs[k], region[o])
-    read: tuple[Numbers, ...] = ()
     if not program.applied:
-        pairs = zip(program.results, results, strict=True)
-        read = tuple(tuple(take(t, n) for t in x.tensors) for x, n in pairs)
+        for r, result in enumerate(program.results):
+            for j, t in enumerate(result.tensors):
+                edges[len(program.operations) + r, j] = take(t, results[r]), 1
     counts = enumerate(spec.capacity.sums)
     sums = tuple(take(t, rows + sum_width[t] if rows else 0) for t, rows in counts)
     # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
     ends = tuple(allocator.take(1) + 1 for allocator in allocators)
-    return of_rows, leaving, read, sums, ends
+    return edges, leaving, sums, ends
 
 
 def _tables(
     spec: Spec,
 ) -> tuple[Numbers, tuple[tuple[int, int], ...], tuple[Numbers, ...]]:
-    """Return `Layout.column`, `Layout.tables` and `Layout.trips`."""
+    """Return `Layout.column`, the shapes of tables of tiles, and `Layout.trips`."""
     column = [0 for _ in spec.program.operations]
     tables, trips = [], []
     pairs = zip(components(spec.program), running_components(spec), strict=True)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from jfold.base.memo import memoized
 from jfold.program.components import (
+    Place,
     first_results,
     operand_types,
     phases,
@@ -44,18 +45,12 @@ class Slot:
     """A reader outside of loops: an operation's input, or a tensor of a result.
 
     Attributes:
-      table: the number of its operation; or of its result, behind all operations.
-      column: the number of the input or tensor.
-      type: the number of the type of the values.
       part: the producer that it may read in place, as an index in `value_parts`; `None`
         if it may read outputs of loops, of several operations, or of sums.
       combines: the `Operation.combines` (add, maximum, ...) of the segment sums that
         it may read; '' if it may read none.
     """
 
-    table: int
-    column: int
-    type: int
     part: int | None
     combines: str
 
@@ -80,14 +75,14 @@ def sums_need_rows(program: Operations) -> bool:
 
 
 @memoized
-def slots(program: Operations) -> tuple[Slot, ...]:
-    """List the slots: inputs of operations outside of loops, and tensors of results.
+def slots(program: Operations) -> dict[Place, Slot]:
+    """Map places to slots: inputs of operations outside of loops, tensors of results.
 
     Inputs of `segment_sums` are left out. Empty for programs that run in loops alone.
     """
+    result: dict[Place, Slot] = {}
     if not has_slots(program):
-        return ()
-    result = []
+        return result
     producers, sums = sources(program), segment_sums(program)
     first, operations = first_results(program), len(program.operations)
     of_sums = sum(1 << first[o] for o in sums)
@@ -104,19 +99,13 @@ def slots(program: Operations) -> tuple[Slot, ...]:
                 # `value_parts` has the constants of each type, then all outputs.
                 part = len(program.types) + next(results_in(may)) if may else t
             kinds = {combines[n] for n in results_in(may & of_sums)}
-            result.append(Slot(table, column, t, part, min(kinds, default='')))
-    return tuple(result)
+            result[table, column] = Slot(part, min(kinds, default=''))
+    return result
 
 
 def has_slots(program: Operations) -> bool:
     """Return whether an operation runs outside of loops, or there are no loops."""
     return bool(program.applied) or not program.has_loops
-
-
-@memoized
-def slot_numbers(program: Operations) -> dict[tuple[int, int], int]:
-    """Return, by (table, column), the index of each slot in `slots(program)`."""
-    return {(x.table, x.column): s for s, x in enumerate(slots(program))}
 
 
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
@@ -125,7 +114,8 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
     If the capacity has numbers for another count of slots, all slots are indexed. Slots
     without a `part` always are.
     """
-    places, indexed, summands = slots(program), capacity.indexed, capacity.summands
+    places, indexed = slots(program).values(), capacity.indexed
+    summands = capacity.summands
     none, sums_have_rows = (0,) * len(places), capacity.sum_rows
     if not len(places) == len(indexed) == len(summands):
         indexed, summands = (1,) * len(places), none
@@ -140,28 +130,25 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 
 
 @memoized
-def read_modes(spec: Spec) -> tuple[ReadMode, ...]:
+def read_modes(spec: Spec) -> dict[Place, ReadMode]:
     """Return how each slot reads its values, in the order of `slots`."""
     places, capacity = slots(spec.program), spec.capacity
     if not capacity.indexed:
-        return (ReadMode.INDEXED,) * len(places)
+        return dict.fromkeys(places, ReadMode.INDEXED)
     of_sums = ReadMode.INDEXED if capacity.sum_rows else ReadMode.SUMMED
-    modes = [of_sums if slot.combines else ReadMode.INDEXED for slot in places]
-    pairs = zip(modes, capacity.indexed, strict=True)
-    return tuple(mode if indexed else ReadMode.IN_PLACE for mode, indexed in pairs)
+    modes = [of_sums if x.combines else ReadMode.INDEXED for x in places.values()]
+    triples = zip(places, modes, capacity.indexed, strict=True)
+    return {
+        place: mode if indexed else ReadMode.IN_PLACE
+        for place, mode, indexed in triples
+    }
+
+
+def mode_at(spec: Spec, place: Place) -> ReadMode:
+    """Return how a place reads its values: by index if it is no slot, as in loops."""
+    return read_modes(spec).get(place, ReadMode.INDEXED)
 
 
 def sums_have_rows(spec: Spec) -> bool:
     """Return whether buffers hold segment sums, else each reader computes them."""
-    return ReadMode.SUMMED not in read_modes(spec)
-
-
-def column_modes(spec: Spec, table: int, count: int) -> list[ReadMode]:
-    """Return the read modes of a table's first `count` inputs, or result tensors.
-
-    Columns that are no slots, such as inputs in loops, are indexed. `table` is as in
-    `Slot`.
-    """
-    numbers, modes = slot_numbers(spec.program), read_modes(spec)
-    columns = [numbers.get((table, a)) for a in range(count)]
-    return [ReadMode.INDEXED if s is None else modes[s] for s in columns]
+    return ReadMode.SUMMED not in read_modes(spec).values()

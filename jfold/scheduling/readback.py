@@ -13,15 +13,9 @@ import numpy as np
 
 from jfold.graph import Array, shared_counts, value_parts
 from jfold.program.components import component_of
-from jfold.scheduling.index_array import summed_at_once
+from jfold.scheduling.index_array import SUMMANDS
 from jfold.scheduling.layout import layout
-from jfold.scheduling.read_modes import (
-    ReadMode,
-    column_modes,
-    slot_numbers,
-    slots,
-    sums_have_rows,
-)
+from jfold.scheduling.read_modes import ReadMode, mode_at, slots
 from jfold.scheduling.schedule import Schedule
 
 Node: TypeAlias = tuple[int, int]  # (operation, row); for a constant (~type, row)
@@ -58,11 +52,12 @@ def operands_of(part: Schedule, node: Node) -> Iterator[Node]:
     (o, row), spec = node, part.spec
     component, bases = component_of(spec.program), layout(spec).value_base
     inputs, c = spec.program.operations[o].inputs, component[o]
-    if summed_at_once(spec, c) and sums_have_rows(spec):
+    place, sections = (component.index(c), SUMMANDS), part.sections
+    if place in sections.reads:
         inside = [x for x, y in enumerate(component) if y == c]
         first = min(bases[x][0] for x in inside if spec.capacity.rows[x])
-        to = part.sections.sums_of[c].of(_indices(part)) + first
-        values = part.sections.summands[c].of(_indices(part))[to == bases[o][0] + row]
+        to = sections.targets[place].of(_indices(part)) + first
+        values = sections.reads[place].of(_indices(part))[to == bases[o][0] + row]
         yield from (_maker(part, inputs[0], x) for x in values.tolist())
         return
     for a, t in enumerate(inputs):
@@ -78,16 +73,15 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
       row: the row of the node, or of the result.
     """
     program, sections, indices = part.spec.program, part.sections, _indices(part)
-    mode = column_modes(part.spec, table, a + 1)[a]
-    read = (sections.inputs + sections.results)[table][a].of(indices)
+    mode, read = mode_at(part.spec, (table, a)), sections.reads[table, a].of(indices)
     if mode is ReadMode.INDEXED:
         return [int(read[row])]
     if mode is ReadMode.SUMMED:
-        to = (sections.input_sums + sections.result_sums)[table][a].of(indices)
+        to = sections.targets[table, a].of(indices)
         return [int(x) for x in read[to == row]]
-    slot = slots(program)[slot_numbers(program)[table, a]]
-    assert slot.part is not None
-    _, maker, k = value_parts(program)[slot.part]
+    number = slots(program)[table, a].part
+    assert number is not None
+    _, maker, k = value_parts(program)[number]
     if maker < len(program.types):
         return [shared_counts(program)[t] + row]
     return [layout(part.spec).value_base[maker - len(program.types)][k] + row]

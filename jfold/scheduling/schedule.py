@@ -141,7 +141,7 @@ class Schedule(Displayed):
 
         def of_one(one: Schedule) -> jax.Array:
             rows = jnp.arange(one.examples, dtype=jnp.int32)
-            return rows < one.sections.header.examples.of(one.indices)
+            return rows < one.sections.examples.of(one.indices)
 
         return shard_mapped(of_one, self)
 
@@ -246,7 +246,7 @@ class Schedule(Displayed):
 
         Over shards it is the maximum.
         """
-        of_parts = [x.sections.header.depths.of(x.indices) for x in self.parts]
+        of_parts = [x.sections.depths.of(x.indices) for x in self.parts]
         return np.asarray(np.max(of_parts, axis=0))
 
     @property
@@ -255,7 +255,7 @@ class Schedule(Displayed):
 
         [operations] int; a node is one application of an operation.
         """
-        of_parts = [x.sections.header.counts.of(x.indices) for x in self.parts]
+        of_parts = [x.sections.counts.of(x.indices) for x in self.parts]
         return np.asarray(np.sum(of_parts, axis=0))
 
     def tiles(self, operation: int) -> Array:
@@ -271,7 +271,7 @@ class Schedule(Displayed):
         table = np.asarray(self.sections.tiles[c].of(self.indices))
         first = places.column[operation]
         table = table[: int(self.depths[c]), first : first + 2]
-        (empty,) = np.asarray(self.sections.header.empty.of(self.indices)).tolist()
+        (empty,) = np.asarray(self.sections.empty.of(self.indices)).tolist()
         strategy = strategy_at(self.spec, operation)
         tiles = strategy.tiles(table, widths, places.trips[c], empty)
         return np.concatenate([table, tiles], axis=1)

@@ -37,7 +37,13 @@ from jfold.graph import (
     shared_counts,
     value_parts,
 )
-from jfold.program.components import operand_types, output_places, phases, results_in
+from jfold.program.components import (
+    Place,
+    operand_types,
+    output_places,
+    phases,
+    results_in,
+)
 from jfold.program.operations import Operations
 from jfold.scheduling.layout import active_types
 from jfold.tracing.check_graph import checked
@@ -72,6 +78,11 @@ class Columns:
     tables: Array
     ends: tuple[int, ...]
 
+    @cached_property
+    def places(self) -> dict[Column, int]:
+        """The index of each column in `every`."""
+        return {column: c for c, column in enumerate(self.every)}
+
 
 def make_columns(columns: Sequence[Column], count: int) -> Columns:
     """Make `Columns` from columns sorted by `space`, for `count` spaces."""
@@ -81,13 +92,22 @@ def make_columns(columns: Sequence[Column], count: int) -> Columns:
 
 
 @memoized
+def columns_at(program: Operations) -> dict[Place, Column]:
+    """Return, by place, the column that says which values are read there."""
+    types, operations = len(program.types), len(program.operations)
+    # Column 0 of an operation has levels.
+    return {
+        (table, a): Column(t, types + table, a + (table < operations))
+        for table, operands in enumerate(operand_types(program))
+        for a, t in enumerate(operands)
+    }
+
+
+@memoized
 def value_columns(program: Operations) -> Columns:
     """Return the columns that say which values operations and results read."""
-    types, columns = len(program.types), []
-    for table, operands in enumerate(operand_types(program)):
-        first = int(table < len(program.operations))  # column 0 of these has levels
-        columns += [Column(t, types + table, a) for a, t in enumerate(operands, first)]
-    return make_columns(sorted(columns, key=lambda column: column.space), types)
+    columns = sorted(columns_at(program).values(), key=lambda column: column.space)
+    return make_columns(columns, len(program.types))
 
 
 @memoized
@@ -113,16 +133,6 @@ class Merged:
     numbers: Array
     lengths: Array
     ends: list[int]
-
-    @cached_property
-    def places(self) -> dict[tuple[int, int], int]:
-        """The index of each column in `columns.every`, by its table and number."""
-        return {x[1:]: c for c, x in enumerate(self.columns.every)}
-
-    def column(self, table: int, number: int) -> Array:
-        """Return the entries [rows] of column `number` of a table."""
-        c = self.places[table, number]
-        return self.numbers[self.ends[c] : self.ends[c + 1]]
 
 
 # ---- numbers of values ---------------------------------------------------------------
@@ -361,6 +371,12 @@ class Selection(Memoized):
     def values(self) -> Merged:
         """The numbers of the values that operations and results read."""
         return self.merge(value_columns(self.program))
+
+    def read_at(self, place: Place) -> Array:
+        """Return the numbers of the values that are read at a place [rows]."""
+        merged, column = self.values, columns_at(self.program)[place]
+        c = merged.columns.places[column]
+        return merged.numbers[merged.ends[c] : merged.ends[c + 1]]
 
     def outputs_of(self, o: int) -> Array:
         """Return the number of the value that each node of operation `o` makes [nodes].

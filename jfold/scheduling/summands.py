@@ -20,9 +20,9 @@ import numpy as np
 
 from jfold.base.memo import memoized
 from jfold.graph import Array, Graph, Table, first_of, ranges, value_parts
-from jfold.program.components import components, segment_sums
+from jfold.program.components import Place, components, segment_sums, type_at
 from jfold.program.operations import ADD
-from jfold.scheduling.read_modes import ReadMode, Slot, slots, sums_need_rows
+from jfold.scheduling.read_modes import ReadMode, slots, sums_need_rows
 from jfold.scheduling.selections import Selection, use_counts
 
 # ---- needs of examples ---------------------------------------------------------------
@@ -41,26 +41,27 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
     places = slots(selection.program)
     summands = np.zeros((len(places), len(selection)), np.int64)
     highest = np.zeros((len(places) + 1, len(selection)), bool)
-    for s, (slot, pairs) in enumerate(zip(places, slot_pairs(selection), strict=True)):
-        owner = selection.owners(_table(selection, slot))
+    for s, (place, pairs) in enumerate(zip(places, slot_pairs(selection), strict=True)):
+        owner = selection.owners(len(selection.program.types) + place[0])
         summands[s] = np.bincount(owner[pairs.rows], minlength=len(selection))
-        highest[s] = _is_indexed(selection, slot)
+        highest[s] = _is_indexed(selection, place)
     highest[-1] = _have_rows(selection)
     return summands, highest
 
 
-def _is_indexed(selection: Selection, slot: Slot) -> Array:
+def _is_indexed(selection: Selection, place: Place) -> Array:
     """Return, per example, whether a slot needs row indices there [examples] bool.
 
     Without indices the slot reads in place: row i reads value i of one producer.
     """
-    if slot.part is None:
+    program = selection.program
+    if (number := slots(program)[place].part) is None:
         return np.ones(len(selection), bool)
-    table = _table(selection, slot)
-    _, part, output = value_parts(selection.program)[slot.part]
+    table = len(program.types) + place[0]
+    _, part, output = value_parts(program)[number]
     indexed: Array = selection.counts[part] != selection.counts[table]
     begin = selection.numbers.begin(part, output)
-    differs = _read(selection, slot) != ranges(begin, selection.counts[table])
+    differs = selection.read_at(place) != ranges(begin, selection.counts[table])
     if differs.any():
         indexed[selection.owners(table)[differs]] = True
     return indexed
@@ -107,7 +108,7 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
     are incomplete, and not used.
     """
     places = slots(selection.program)
-    if not any(slot.combines for slot in places):
+    if not any(slot.combines for slot in places.values()):
         return (NO_PAIRS,) * len(places)
     sums = sorted(segment_sums(selection.program))
     is_sum = np.zeros(selection.numbers.ends[-1], bool)
@@ -115,8 +116,8 @@ def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
         is_sum[selection.outputs_of(o)] = True
     leaves = _leaves(selection, sums)
     return tuple(
-        _summed(_read(selection, slot), is_sum, leaves) if slot.combines else NO_PAIRS
-        for slot in places
+        _summed(selection.read_at(place), is_sum, leaves) if slot.combines else NO_PAIRS
+        for place, slot in places.items()
     )
 
 
@@ -149,7 +150,7 @@ def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
     for o in sums:
         results, rows = selection.outputs_of(o), chosen[selection.owners(types + o)]
         for a in range(len(selection.program.operations[o].inputs)):
-            read = selection.values.column(types + o, 1 + a)
+            read = selection.read_at((o, a))
             columns.append(Pairs(read[rows], results[rows]))
     read, parent = map(np.concatenate, zip(*columns, strict=True))
     if not len(read) or not ((read >= parent.min()) & (read <= parent.max())).any():
@@ -208,18 +209,19 @@ def with_pair_tables(selection: Selection, modes: tuple[ReadMode, ...]) -> Graph
     rows; or, if sums have rows, one for each component of sums, with columns of leaves
     and roots. `modes` are those of the slots.
     """
-    places = zip(slots(selection.program), modes, slot_pairs(selection), strict=True)
-    tables = []
-    for slot, mode, pairs in places:
+    program, tables = selection.program, []
+    triples = zip(slots(program), modes, slot_pairs(selection), strict=True)
+    for place, mode, pairs in triples:
         if mode is ReadMode.SUMMED:
-            table, begin = _table(selection, slot), selection.numbers.first[slot.type]
+            table = len(program.types) + place[0]
+            begin = selection.numbers.first[type_at(program, place)]
             owner = selection.owners(table)[pairs.rows]
             rows = pairs.rows - selection.before[table][owner]
             values = pairs.values - begin[owner]
             tables.append(_table_of(selection, owner, values, rows))
     if ReadMode.SUMMED not in modes:
-        sums = segment_sums(selection.program)
-        parts = (part.operations for part in components(selection.program))
+        sums = segment_sums(program)
+        parts = (part.operations for part in components(program))
         tables = [_of_sums(selection, part) for part in parts if sums.issuperset(part)]
     if not tables:
         return selection.graph
@@ -245,14 +247,3 @@ def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
     """Make a table of `columns` [rows]; `owner`, ascending, is each row's example."""
     first = first_of(np.bincount(owner, minlength=len(selection)))
     return Table(first, tuple(x.astype(np.int32) for x in columns))
-
-
-def _table(selection: Selection, slot: Slot) -> int:
-    """Return the number of the graph's table for a slot's operation or result."""
-    return len(selection.program.types) + slot.table
-
-
-def _read(selection: Selection, slot: Slot) -> Array:
-    """Return the merged numbers of the values that a slot reads [rows]."""
-    is_operation = slot.table < len(selection.program.operations)
-    return selection.values.column(_table(selection, slot), slot.column + is_operation)

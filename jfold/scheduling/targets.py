@@ -108,7 +108,7 @@ def _lists_by_row(
 
     Raises ValueError unless there is a list for each row, or for each real row.
     """
-    examples, rows = layout(spec).sections.header.examples, spec.capacity.examples
+    examples, rows = layout(spec).sections.examples, spec.capacity.examples
     real = np.concatenate([np.arange(rows) < examples.of(x) for x in parts])
     if len(lists) == real.sum():
         items = iter(lists)

@@ -495,4 +495,4 @@ def test_what_sums_read_has_their_cotangent(residuals: str, strategy: Any) -> No
     agree(model, model.init(jax.random.key(0)), batch)
     places = layout(model.schedule(batch).spec)
     (add,) = (o for o, x in enumerate(model.program.operations) if x.is_sum)
-    assert max(first for first, _ in places.edges[add]) < 0
+    assert max(x for (o, _), (x, _) in places.edges.items() if o == add) < 0

@@ -19,7 +19,7 @@ from hlo import compiled_text
 from looped import in_loops
 
 import jfold as jf
-from jfold.scheduling.read_modes import ReadMode, read_modes, slots
+from jfold.scheduling.read_modes import ReadMode, read_modes
 from jfold.scheduling.spec import Spec
 
 KEY = jax.random.key(0)
@@ -29,8 +29,8 @@ def told(model: jf.Model, spec: Spec) -> list[str]:
     """Each slot with how it is read."""
     names = [each.layer.name for each in model.program.operations]
     names += ['result' for _ in model.program.results]
-    pairs = zip(slots(model.program), read_modes(spec), strict=True)
-    return [f'{names[x.table]} {x.column}: {way.name.lower()}' for x, way in pairs]
+    places = read_modes(spec).items()
+    return [f'{names[table]} {a}: {way.name.lower()}' for (table, a), way in places]
 
 
 def compiled(block: Any) -> tuple[jf.Model, Any]:
@@ -62,7 +62,7 @@ def test_what_is_read_in_place() -> None:
     model, params = compiled(jf.AllOf(chained, given))
     examples = [np.ones(2, 'float32') * i for i in range(3)]
     schedule = model.schedule(examples, size=5)
-    assert {*read_modes(schedule.spec)} == {ReadMode.IN_PLACE}
+    assert {*read_modes(schedule.spec).values()} == {ReadMode.IN_PLACE}
     agree(model, params, examples, forward=True, size=5)
     _, last = model.apply(params, schedule)
     np.testing.assert_array_equal(last[3:], [last[2]] * 2)
@@ -153,7 +153,7 @@ def test_a_sum_that_is_read_often_has_a_row() -> None:
     model, params = compiled(shared >> jf.Map(other) >> jf.Sum())
     schedule = model.schedule(lists(3, 5))
     assert schedule.capacity.sum_rows
-    assert ReadMode.SUMMED not in read_modes(schedule.spec)
+    assert ReadMode.SUMMED not in read_modes(schedule.spec).values()
     agree(model, params, lists(3, 0, 1, 9), forward=True)
 
 
@@ -182,10 +182,7 @@ def test_what_was_in_place_may_be_indexed_from_then_on() -> None:
     assert 'sin 0: in_place' in told(model, first.spec)
     agree(model, params, [apart, apart[:1]], forward=True)
     second = model.schedule([[*apart, apart[0]]])
-    assert {way for way in read_modes(second.spec)} <= {
-        ReadMode.INDEXED,
-        ReadMode.SUMMED,
-    }
+    assert {*read_modes(second.spec).values()} <= {ReadMode.INDEXED, ReadMode.SUMMED}
     agree(model, params, [apart, [apart[1], *apart], []], forward=True)
     assert model.schedule([apart]).spec is second.spec
 

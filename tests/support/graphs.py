@@ -58,10 +58,10 @@ def makers(program: Program, graph: Graph) -> Array:
 def reads(program: Program, graph: Graph) -> set[tuple[int, int]]:
     """Pairs of an operation and one whose results it reads in the data."""
     result, producers = set(), makers(program, graph)
-    values, types = select(program, graph).values, len(program.types)
+    selection = select(program, graph)
     for o, operation in enumerate(program.operations):
         for a in range(len(operation.inputs)):
-            numbers = producers[values.column(types + o, 1 + a)]
+            numbers = producers[selection.read_at((o, a))]
             result |= {(o, q) for q in np.unique(numbers).tolist() if q >= 0}
     return result
 

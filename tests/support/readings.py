@@ -68,9 +68,9 @@ class Reading:
 
     def through(self, operation: int) -> Array:
         """The levels of an operation's nodes, counted through the components."""
-        tables = layout(self.schedule.spec).tables
+        tables = self.schedule.sections.tiles
         before = tables[: component_of(self.program)[operation]]
-        return sum(levels for levels, _ in before) + self.levels[operation]
+        return sum(table.shape[0] for table in before) + self.levels[operation]
 
     def inputs(self, of: list[list[Array]], o: int, a: int) -> Array:
         """Rows or levels of what the nodes of an operation take, in its order."""
@@ -164,7 +164,7 @@ def check_inputs(r: Reading) -> None:
     for o, operation in enumerate(r.program.operations):
         levels = r.through(o)[r.order(o)]
         for a in range(len(operation.inputs)):
-            found = part(r, sections.inputs[o][a])
+            found = part(r, sections.reads[o, a])
             real, spare = found[: len(levels)], found[len(levels) :]
             assert real.tolist() == r.inputs(r.rows, o, a).tolist()
             assert (r.inputs(r.level, o, a) < levels).all()
@@ -179,16 +179,17 @@ def check_header(r: Reading) -> None:
     assert r.schedule.depth == sum(r.depths)
     assert r.schedule.counts.tolist() == [len(x) for x in r.levels]
     assert int(r.schedule.counts.sum()) == r.graph.nodes
-    assert part(r, sections.header.examples) == examples
+    assert part(r, sections.examples) == examples
     assert r.schedule.mask.tolist() == [True] * examples + [False] * spare
     sizes = layout(r.schedule.spec).results
     assert sizes == (r.capacity.examples, *r.capacity.metrics)
     for n, result in enumerate(r.program.results):
         for j in range(len(result.tensors)):
-            found = part(r, sections.results[n][j]).tolist()
+            place = len(r.program.operations) + n, j
+            found = part(r, sections.reads[place]).tolist()
             rows = r.result(n, j).tolist()
             assert found == rows + (rows or [0])[-1:] * (sizes[n] - len(rows))
-    counts = part(r, sections.header.rows).tolist()
+    counts = part(r, sections.rows).tolist()
     assert counts == list(map(len, r.graph.results))
     for n in r.program.observed:
         example, count = owners(r.graph.results[n]), counts[n]
@@ -228,12 +229,12 @@ def uses(r: Reading, t: int) -> Iterator[tuple[int, int | Cotangent]]:
                     base = places.value_base[o][0]
                     yield from ((row, Cotangent(base + i)) for i, row in used)
                 else:
-                    base, step = places.edges[o][a]
+                    base, step = places.edges[o, a]
                     yield from ((row, base + step * i) for i, row in used)
     for n, result in enumerate(r.program.results):
         for j, number in enumerate(result.tensors):
             if number == t:
-                base = places.edges_read[n][j]
+                base, _ = places.edges[len(r.program.operations) + n, j]
                 found = enumerate(r.result(n, j).tolist())
                 yield from ((row, base + i) for i, row in found)
 
@@ -363,7 +364,6 @@ def ready_at(r: Reading) -> list[Array]:
     places, before = layout(r.schedule.spec), 0
     found = [np.full(len(x), -1) for x in r.levels]
     for c, component in enumerate(running_components(r.schedule.spec)):
-        size, _ = places.tables[c]
         table = part(r, r.schedule.sections.tiles[c])
         for o in component.operations:
             column = places.column[o]
@@ -374,7 +374,7 @@ def ready_at(r: Reading) -> list[Array]:
                 assert first + width <= places.region[o]
                 rows = found[o][first : min(end, first + width)]
                 rows[rows < 0] = before + step
-        before += size
+        before += len(table)
     assert all((x >= 0).all() for x in found)
     return found
 
