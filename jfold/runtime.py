@@ -28,7 +28,7 @@ from jfold.device.derivatives import CustomDerivatives
 from jfold.device.execution import Execution, make_execution
 from jfold.device.forward import Carry, forward
 from jfold.device.linear import MaybeZeros
-from jfold.device.outside_loops import apply_all, kept_bytes, leaving_rows
+from jfold.device.outside_loops import apply_all, kept_bytes
 from jfold.device.random_keys import Draws, with_keys
 from jfold.device.results import gathered
 from jfold.scheduling.read_modes import has_slots
@@ -128,7 +128,7 @@ def _run_shard(
 
 
 def _in_loops(execution: Execution, *arguments: *Arguments) -> Arrays:
-    """Run the loops of an execution; return what it returns, each [rows, *shape].
+    """Run the loops of an execution; return its `tensors`, each [rows, *shape].
 
     Its reverse pass is written out, since JAX has none for loops of unknown length.
     """
@@ -186,15 +186,11 @@ def _forward(
     indices: Array,
     constants: tuple[Array, ...],
 ) -> tuple[Arrays, Carry]:
-    """Run the forward pass; return results, values and, if stored, residuals.
-
-    Results are the tensors of `execution`, then the outputs that leave loops.
-    """
+    """Run the forward pass; return result tensors, values and, if stored, residuals."""
     policies = execution.policies if stores else execution.forward_alone
     batch = Batch(execution.layout, indices, constants)
     carry = forward(execution, policies, weights, batch, entering)
-    results = gathered(execution, batch, carry[0])
-    return results + leaving_rows(execution, carry[0]), carry
+    return gathered(execution, batch, carry[0]), carry
 
 
 @api_boundary
@@ -206,7 +202,7 @@ def _pull(
     Args:
       arguments: weights, outputs computed before the loops, index array and constants;
         the last two have no cotangents.
-      cotangents: of what `_forward` returns first, each [rows, *shape], or `None`.
+      cotangents: of the tensors of all results, each [rows, *shape], or `None`.
     """
     weights, _, indices, constants = arguments
     pullbacks = execution.pullbacks([x is not None for x in cotangents])
@@ -244,7 +240,7 @@ def residual_bytes(spec: Spec) -> int:
     execution = make_execution(spec, {layer.name: layer.params for layer in layers})
     kept = kept_bytes(execution, _in_loops) if has_slots(spec.program) else 0
     looped = execution.loops
-    pullbacks = looped.pullbacks([True for _ in looped.returned])
+    pullbacks = looped.pullbacks([True for _ in looped.tensors])
     specs = []
     for o, policy in looped.policies.items():
         specs += [] if kept else looped.residual_buffers(o, policy.rows())

@@ -97,8 +97,7 @@ def backward(
       pullbacks: by operation, its reverse; only of operations that cotangents reach.
       arrays: by operation, its weights, each [*shape].
       values, saved: all values and residuals of the forward pass.
-      cotangents: of `execution.tensors`, then of the outputs in `execution.leaving`,
-        each [rows, *shape] or `None`.
+      cotangents: of `execution.tensors`, in that order, each [rows, *shape] or `None`.
     """
     weights = {o: x.reverse.weights(arrays[o]) for o, x in pullbacks.items()}
     reads = Reads(pullbacks, weights, values, make_loops(execution, batch, down=True))
@@ -423,15 +422,11 @@ def _gradients(
 def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
     """Return the carry that the reverse loops start from: all buffers that they change.
 
-    New buffers are zeros, but for the cotangents of what the loops return.
+    New buffers are zeros, but for the cotangents of results.
     """
     execution, extra = reads.execution, xla.extra_rows(even=False)
     program, layout = execution.program, execution.layout
     places = [(type_at(program, x), layout.edges[x][0]) for x in execution.tensors]
-    for number in execution.leaving:
-        o, k = output_places(program)[number]
-        edge = layout.edges_leaving[number]
-        places.append((program.operations[o].outputs[k], edge))
     edges: Buffers = {}
     for t in sorted(_types(reads)):
         type_, size = execution.program.types[t], execution.layout.edge_rows[t]

@@ -31,12 +31,12 @@ from jfold.device.kernel_reverse import Activity
 from jfold.device.linear import partition
 from jfold.device.whole_reverse import Reverse, make_reverse
 from jfold.program.components import (
+    LEAVING,
     Component,
     Place,
     are_recurrent,
     external_inputs,
     first_results,
-    output_places,
     outputs_of,
     phases,
     results_in,
@@ -119,9 +119,8 @@ class Execution:
         left out.
       kernels: by number of the operation; operations whose capacity is zero have none,
         nor have segment sums that are computed in one go.
-      tensors: by place of a tensor of a result, the outputs that it may be, as a bit
-        set: all that are returned; none of `loops`.
-      leaving: of `loops`, the numbers of outputs all of whose rows are returned.
+      tensors: by place of a tensor that is returned, the outputs that it may be, as a
+        bit set: tensors of results; of `loops`, the outputs that leave them.
       varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
       program_execution: the execution of the whole program, if this one is `loops`, a
         part of it; else `None`.
@@ -133,13 +132,12 @@ class Execution:
     kernels: Mapping[int, Kernel]
     tensors: Mapping[Place, ProducerSet]
     varying: Varying | None
-    leaving: tuple[int, ...] = ()
     program_execution: Execution | None = None
 
     @functools.cached_property
     def loops(self) -> Execution:
-        """The execution of loops alone, which returns the outputs read outside."""
-        applied = self.program.applied
+        """The execution of loops alone; its tensors are the values read outside."""
+        applied, leaving = self.program.applied, phases(self.program).leaving
         if not applied:
             return self
         return replace(
@@ -149,19 +147,9 @@ class Execution:
                 for x in self.components
             ),
             kernels={o: x for o, x in self.kernels.items() if o not in applied},
-            tensors={},
-            leaving=tuple(
-                n
-                for n in results_in(phases(self.program).leaving)
-                if self.layout.region[output_places(self.program)[n][0]]
-            ),
+            tensors={(LEAVING, n): 1 << n for n in results_in(leaving)},
             program_execution=self,
         )
-
-    @property
-    def returned(self) -> list[ProducerSet]:
-        """The outputs that each array that is returned may hold, as bit sets."""
-        return [*self.tensors.values(), *(1 << n for n in self.leaving)]
 
     @property
     def program(self) -> Operations:
@@ -245,7 +233,7 @@ class Execution:
         if self.spec.residuals == RECOMPUTE_ALL:
             return self.forward_alone
         policies = dict(self.forward_alone)
-        for o, flow in self.flows([True for _ in self.returned]).items():
+        for o, flow in self.flows([True for _ in self.tensors]).items():
             with contextlib.suppress(Exception):  # whatever a user's function raises
                 reverse = self._reverse(o, flow)
                 policies[o] = Policy(self.kernels[o], reverse, reverse.hoists)
@@ -259,10 +247,10 @@ class Execution:
         Operations that no cotangent reaches are left out.
 
         Args:
-          used: by array in `returned`, whether it has a cotangent.
+          used: by tensor that is returned, whether it has a cotangent.
         """
         inputs = sources(self.program).inputs
-        live, before = union(partition(self.returned, used)), 0
+        live, before = union(partition([*self.tensors.values()], used)), 0
         flows: dict[int, Activity] = {}
         # A result of a recurrence may flow into itself: iterate to a fixed point.
         while live != before:
@@ -323,7 +311,7 @@ class Execution:
         """Map the number of each operation that cotangents reach to its `Pullback`.
 
         Args:
-          used: by array in `returned`, whether it has a cotangent.
+          used: by tensor that is returned, whether it has a cotangent.
 
         Raises:
           Exception: whatever a function without a gradient raises, with a note of its

@@ -27,12 +27,12 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from jfold.base import jaxprs
 from jfold.base.arrays import Arrays, ByOperation, array_spec
 from jfold.base.jaxprs import is_inexact
-from jfold.device.buffers import Batch, Buffers
+from jfold.device.buffers import Batch
 from jfold.device.derivatives import Derived, differentiable
 from jfold.device.execution import Execution
 from jfold.device.linear import MaybeZeros, Reverse
@@ -65,7 +65,7 @@ from jfold.scheduling.spec import RECOMPUTE_ALL
 
 # The function of `runtime` that runs the loops: it takes their execution, the weights,
 # the outputs computed before the loops, by number, the index array and the constants;
-# it returns the outputs in `leaving` of their execution.
+# it returns the tensors of `Execution.loops`.
 InLoops: TypeAlias = Callable[..., Arrays]
 
 
@@ -93,10 +93,11 @@ def apply_all(
         entering = {n: _entering(state, n) for n in results_in(order.entering)}
         looped = {o: weights[o] for o in execution.loops.kernels}
         rows = in_loops(execution.loops, looped, entering, indices, constants)
-        for number, x in zip(execution.loops.leaving, rows, strict=True):
+        for (_, number), x in zip(execution.loops.tensors, rows, strict=True):
             o, k = output_places(execution.program)[number]
-            base = execution.layout.value_base[o][k]
-            state.produced[number] = Produced(base, x)
+            if len(x):
+                base = execution.layout.value_base[o][k]
+                state.produced[number] = Produced(base, x)
     for c in order.behind:
         _apply_component(state, c, weights)
     first = len(execution.operations)
@@ -126,21 +127,6 @@ def _entering(state: State, number: int) -> Array:
     produced = state.produced[number]
     first = execution.layout.value_base[o][k] - produced.first  # of several sums
     return produced.rows[first : first + rows]
-
-
-def leaving_rows(execution: Execution, values: Buffers) -> Arrays:
-    """Return all rows [rows, *shape] of each output that leaves loops.
-
-    Args:
-      values: the buffers of all values of the forward pass.
-    """
-    result = []
-    for number in execution.leaving:
-        o, k = output_places(execution.program)[number]
-        t, first = execution.operations[o].outputs[k], execution.layout.value_base[o][k]
-        end = first + execution.layout.region[o]
-        result.append(lax.slice_in_dim(values[t], first, end))
-    return result
 
 
 def _checked(execution: Execution, tensors: Arrays) -> Arrays:

@@ -156,6 +156,7 @@ def segment_sums(operations: Operations) -> frozenset[int]:
 # A table is an operation, or a result, numbered behind all operations. Its columns are
 # the operands, or the tensors.
 Place: TypeAlias = tuple[int, int]  # a table, and a column in it
+LEAVING = -1  # the table of what leaves loops; its columns are numbers of outputs
 
 
 @memoized
@@ -168,6 +169,9 @@ def operand_types(operations: Operations) -> tuple[tuple[int, ...], ...]:
 def type_at(operations: Operations, place: Place) -> int:
     """Return the type number of an operand, or of a tensor of a result."""
     table, column = place
+    if table == LEAVING:
+        o, k = output_places(operations)[column]
+        return operations.operations[o].outputs[k]
     return operand_types(operations)[table][column]
 
 

@@ -21,7 +21,16 @@ import numpy as np
 
 from jfold.base.memo import memoized
 from jfold.graph import Array, concatenate_arrays, ranges, shared_counts
-from jfold.program.components import Component, components, output_places, segment_sums
+from jfold.program.components import (
+    LEAVING,
+    Component,
+    components,
+    output_places,
+    phases,
+    results_in,
+    segment_sums,
+    type_at,
+)
 from jfold.scheduling.index_array import NOWHERE, SUMMANDS, Section
 from jfold.scheduling.layout import (
     Layout,
@@ -34,6 +43,7 @@ from jfold.scheduling.read_modes import ReadMode, has_slots, mode_at, read_modes
 from jfold.scheduling.selections import (
     Column,
     Columns,
+    Merged,
     Selection,
     columns_at,
     make_columns,
@@ -370,7 +380,9 @@ def _write_rows(batch: _Batch) -> None:
     rows = merged.numbers
     # Numbers of values become rows of buffers. Behind them are numbers that are rows
     # already, which summands are added to.
-    values = _value_rows(batch).take(rows[:of_values])
+    rows_of = _value_rows(batch)
+    values = rows_of.take(rows[:of_values])
+    leaving = _write_leaving(batch, reads, merged, rows_of, values)
     has_tables = of_values < len(rows)
     rows = np.concatenate([values, rows[of_values:]]) if has_tables else values
     pairs = zip(reads.targets, itertools.pairwise(merged.ends), strict=True)
@@ -392,21 +404,40 @@ def _write_rows(batch: _Batch) -> None:
         for t in active_types(spec.program):
             begin, end = reads.uses[t]
             of_type = slice(merged.ends[begin], merged.ends[end])
-            uses = _with_leaving(batch, t, RowUses(rows[of_type], edges[of_type]))
+            parts = [RowUses(rows[of_type], edges[of_type]), *leaving[t]]
+            uses = RowUses(*map(concatenate_arrays, zip(*parts, strict=True)))
             steps = _row_steps(batch, t) if spec.capacity.sums[t] else None
             write_consumers(spec, indices, t, uses, steps)
 
 
-def _with_leaving(batch: _Batch, t: int, uses: RowUses) -> RowUses:
-    """Add to the uses in loops of values of type `t` one of each that leaves loops."""
+def _write_leaving(
+    batch: _Batch, reads: _Reads, merged: Merged, rows_of: Array, values: Array
+) -> list[list[RowUses]]:
+    """Write which rows of loops' outputs are read outside; return their uses, per type.
+
+    Args:
+      merged: the numbers of the values that the columns of `reads` read.
+      rows_of: [values] the row of each value in the buffer of its type.
+      values: the row of each of `merged`; those of values that leave loops, as read
+        outside, become their places among these.
+    """
     places, program = batch.places, batch.spec.program
-    rows, edges = [uses.rows], [uses.edges]
-    for number, edge in places.edges_leaving.items():
-        o, k = output_places(program)[number]
-        if program.operations[o].outputs[k] == t:
-            count = np.arange(batch.selection.totals[len(program.types) + o])
-            rows.append(places.value_base[o][k] + count)
-            edges.append(edge + count)
-    if len(rows) == 1:
-        return uses
-    return RowUses(*(concatenate_arrays(x) for x in (rows, edges)))
+    uses: list[list[RowUses]] = [[] for _ in program.types]
+    for number in results_in(phases(program).leaving):
+        place, (o, k) = (LEAVING, number), output_places(program)[number]
+        t, outputs = type_at(program, place), batch.selection.outputs_of(o, k)
+        outside = slice(
+            merged.ends[reads.uses[t][1]], merged.ends[reads.columns.ends[t + 1]]
+        )
+        read = np.zeros(len(rows_of), bool)
+        read[merged.numbers[outside]] = True
+        leaving = outputs[read[outputs]]
+        count, rows = np.arange(len(leaving)), rows_of[leaving]
+        section = places.sections.reads[place]
+        section.fill(batch.indices, rows, rows[-1] if len(rows) else 0)
+        moved = np.full(len(rows_of), -1)
+        moved[leaving] = places.value_base[o][k] + count
+        now = moved[merged.numbers[outside]]
+        values[outside] = np.where(now < 0, values[outside], now)
+        uses[t].append(RowUses(rows, places.edges[place][0] + count))
+    return uses

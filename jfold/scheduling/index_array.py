@@ -17,14 +17,30 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import jax
 
 from jfold.graph import Array
-from jfold.program.components import Place, components, operand_types, segment_sums
+from jfold.program.components import (
+    LEAVING,
+    Place,
+    component_of,
+    components,
+    makers_at,
+    operand_types,
+    output_places,
+    outputs_of,
+    phases,
+    results_in,
+    segment_sums,
+    sources,
+    union,
+)
+from jfold.program.operations import Operations
 from jfold.scheduling.read_modes import ReadMode, mode_at, slots, sums_have_rows
 from jfold.scheduling.spec import Spec
 
@@ -98,7 +114,8 @@ class Sections:
       reads: by place, the row of the value buffer that each row of an operation or a
         result reads [rows]; or [summands] the rows to add up, of a segment sum or where
         sums without rows are read; [0] if it is read in place, or the operation is of a
-        segment sum.
+        segment sum. Of an output that leaves loops, the rows that are read outside of
+        them, each once.
       targets: by place, the node, or row, that each summand is added to [summands];
         else [0].
       owners: per result [rows], the example of each row; [0] if each example has one.
@@ -187,6 +204,10 @@ def allocate_sections(
     for r, result in enumerate(program.results):
         owners.append(section(results[r] if result.kind.is_counted else 0))
         allocate(len(program.operations) + r, results[r])
+    rows_read = _rows_read(program, reads)
+    for number in results_in(phases(program).leaving):
+        o, _ = output_places(program)[number]
+        reads[LEAVING, number] = section(min(region[o], rows_read[number]))
     levels = sum(rows for rows, _ in tables)
     for t, size in enumerate(computed):
         # Without loops JAX differentiates the program, so no edges are summed here.
@@ -200,3 +221,27 @@ def allocate_sections(
     of_types = map(tuple, (consumers, steps, of_edges))
     readers = tuple(tiles), reads, targets, tuple(owners)
     return Sections(allocator.next, *header, *readers, *of_types)
+
+
+def _rows_read(program: Operations, reads: Mapping[Place, Section]) -> Counter[int]:
+    """Count, by output, the rows of the sections that read it outside of loops."""
+    inputs, outputs = sources(program).inputs, outputs_of(program)
+    # A reader of sums without rows reads their summands, which may be sums, too.
+    summed = {o: union(inputs[o]) for o in segment_sums(program)}
+    for _ in range(len(summed)):
+        for o, makers in summed.items():
+            more = union(x for p, x in summed.items() if outputs[p] & makers)
+            summed[o] = makers | more
+    counts = Counter[int]()
+    for (table, column), section in reads.items():
+        if table < len(program.operations) and table not in program.applied:
+            continue
+        if column == SUMMANDS:
+            part = components(program)[component_of(program)[table]]
+            makers = union(summed[o] for o in part.operations)
+        else:
+            makers = makers_at(program, (table, column))
+        makers |= union(x for o, x in summed.items() if outputs[o] & makers)
+        for number in results_in(makers):
+            counts[number] += math.prod(section.shape)
+    return counts

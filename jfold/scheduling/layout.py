@@ -25,14 +25,15 @@ import jax.numpy as jnp
 
 from jfold.base.memo import memoized
 from jfold.program.components import (
+    LEAVING,
     Component,
     Place,
     component_of,
     components,
-    output_places,
     outputs_of,
     phases,
     results_in,
+    type_at,
 )
 from jfold.program.operations import Operation, Operations
 from jfold.scheduling.index_array import (
@@ -119,12 +120,10 @@ class Layout:
       value_rows: [types] rows of each value buffer.
       together: per operation, groups of inputs of one type that are read at once, and
         whose cotangents are written at once.
-      edges: by place of an input in loops, or of a tensor of a result if all operations
-        are in loops, the edge row of its first row, and the distance to that of the
-        next. Operands of a sum have no edge rows, but `~row` and -1, where `row` is the
-        sum's first row, counted behind the constants.
-      edges_leaving: by number of an output that leaves loops, the edge row of its
-        first row, where all cotangents from outside of loops are added up.
+      edges: by place of an input in loops, of an output that leaves them, or, if all
+        operations are in loops, of a tensor of a result: the edge row of its first row,
+        and the distance to that of the next. Operands of a sum have no edge rows, but
+        `~row` and -1, where `row` is the sum's first row, counted behind the constants.
       edge_sums: [types] the edge row of the first sum, or -1.
       edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
       sum_width: [types] the number of sums of edge rows that one tile computes.
@@ -142,7 +141,6 @@ class Layout:
     value_rows: Numbers
     together: tuple[Groups, ...]
     edges: Edges
-    edges_leaving: dict[int, int]
     edge_sums: Numbers
     edge_rows: Numbers
     sum_width: Numbers
@@ -162,7 +160,7 @@ def layout(spec: Spec) -> Layout:
     computed = [x - y for x, y in zip(ends, capacity.constants, strict=True)]
     sums = tuple(_sum_width(spec, t) for t in range(len(program.types)))
     sections = allocate_sections(spec, tables, region, results, computed, sums)
-    edges = _edges(spec, region, results, base, together, sums)
+    edges = _edges(spec, region, results, base, together, sums, sections)
     of_rows = region, results, chunk, widths, component_of(program), column, trips
     return Layout(*of_rows, base, ends, together, *edges, sums, sections)
 
@@ -245,12 +243,13 @@ def _edges(
     values: Sequence[Numbers],
     together: Sequence[Groups],
     sum_width: Numbers,
-) -> tuple[Edges, dict[int, int], Numbers, Numbers]:
+    sections: Sections,
+) -> tuple[Edges, Numbers, Numbers]:
     """Allocate edge rows for inputs in loops, values that leave loops, and sums.
 
     Each use of a value has a row for its cotangent in the edge buffers. Return `edges`,
-    `edges_leaving`, `edge_sums` and `edge_rows` of `Layout`. Arguments have the names
-    of its attributes too, but `values` is `value_base`.
+    `edge_sums` and `edge_rows` of `Layout`. Arguments have the names of its attributes
+    too, but `values` is `value_base`.
     """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
@@ -274,10 +273,10 @@ def _edges(
             base = take(operation.inputs[group[0]], region[o] * len(group))
             for number, a in enumerate(group):
                 edges[o, a] = (-1, 1) if base < 0 else (base + number, len(group))
-    leaving = {}
     for number in results_in(phases(program).leaving):
-        o, k = output_places(program)[number]
-        leaving[number] = take(program.operations[o].outputs[k], region[o])
+        place = LEAVING, number
+        (rows,) = sections.reads[place].shape
+        edges[place] = take(type_at(program, place), rows), 1
     if not program.applied:
         for r, result in enumerate(program.results):
             for j, t in enumerate(result.tensors):
@@ -286,7 +285,7 @@ def _edges(
     sums = tuple(take(t, rows + sum_width[t] if rows else 0) for t, rows in counts)
     # Nothing is ever written to the last row, so it stays zero: buffers begin as zeros.
     ends = tuple(allocator.take(1) + 1 for allocator in allocators)
-    return edges, leaving, sums, ends
+    return edges, sums, ends
 
 
 def _tables(

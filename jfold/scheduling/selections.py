@@ -111,12 +111,14 @@ def value_columns(program: Operations) -> Columns:
 
 
 @memoized
-def loop_columns(program: Operations) -> Columns:
-    """Return the columns of the inputs of operations in loops."""
+def loop_columns(program: Operations) -> tuple[Columns, Columns]:
+    """Return the columns of the inputs of operations in loops, and all others."""
     types, operations = len(program.types), range(len(program.operations))
     tables = {types + o for o in operations if o not in program.applied}
     every = value_columns(program).every
-    return make_columns([x for x in every if x.table in tables], types)
+    looped = [x for x in every if x.table in tables]
+    others = [x for x in every if x.table not in tables]
+    return make_columns(looped, types), make_columns(others, types)
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,13 +380,10 @@ class Selection(Memoized):
         c = merged.columns.places[column]
         return merged.numbers[merged.ends[c] : merged.ends[c + 1]]
 
-    def outputs_of(self, o: int) -> Array:
-        """Return the number of the value that each node of operation `o` makes [nodes].
-
-        The operation has one output.
-        """
+    def outputs_of(self, o: int, k: int = 0) -> Array:
+        """Return the number of output `k` of each node of operation `o` [nodes]."""
         table = len(self.program.types) + o
-        return ranges(self.numbers.begin(table, 0), self.counts[table])
+        return ranges(self.numbers.begin(table, k), self.counts[table])
 
 
 def select(program: Operations, graph: Graph) -> Selection:
@@ -405,17 +404,20 @@ def select(program: Operations, graph: Graph) -> Selection:
 def use_counts(selection: Selection, in_loops: bool) -> Array:
     """Return the reads per value [values]; 0 for constants of types with gradients.
 
-    With `in_loops` only reads in loops are counted, and one more of each value that
-    leaves loops: all cotangents from outside of loops are one.
+    With `in_loops` only reads in loops are counted, and one more of each value that is
+    read outside of them: all its cotangents from there are one.
     """
     program = selection.program
-    reads = selection.merge(loop_columns(program)) if in_loops else selection.values
     numbers, shared = selection.numbers, shared_counts(program)
+    looped, others = loop_columns(program)
+    reads = selection.merge(looped) if in_loops else selection.values
     counts = np.bincount(reads.numbers, minlength=numbers.ends[-1])
-    for number in results_in(phases(program).leaving) if in_loops else ():
-        o, k = output_places(program)[number]
-        table = len(program.types) + o
-        counts[ranges(numbers.begin(table, k), selection.counts[table])] += 1
+    if in_loops:
+        is_read = np.zeros(len(counts), bool)
+        is_read[selection.merge(others).numbers] = True
+        for number in results_in(phases(program).leaving):
+            values = selection.outputs_of(*output_places(program)[number])
+            counts[values] += is_read[values]
     for t in active_types(program):
         # Constants have no cotangents, so their uses need no edges. They are the first
         # values of each example.
