@@ -6,6 +6,13 @@ from __future__ import annotations
 from typing import NoReturn
 
 from jfold.base.errors import elide
+from jfold.base.printing import short_text
+from jfold.combinators import Block
+
+
+def path_of(where: str, block: Block) -> str:
+    """Return a block's path: `where`, a dot, and the beginning of the block's text."""
+    return f'{where}.{short_text(block)}' if where else short_text(block)
 
 
 def join_path(where: str, label: str) -> str:

@@ -181,6 +181,16 @@ def _(block: b.Share, node: TypedUse, state: Inference) -> Steps[Type]:
     return part.output
 
 
+@walk.register
+def _(block: b.Share, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
+    return (yield state.part(node.parts[0], x))
+
+
+@write.register
+def _(block: b.Share, node: TypedUse, value: Any, w: Lines) -> Any:
+    return w.part(node.parts[0], value, tail=True)
+
+
 @output_type.register
 def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
     types, parts = [node.input], list[TypedUse]()

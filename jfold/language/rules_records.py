@@ -52,16 +52,15 @@ def _(block: b.Pipe, node: TypedUse, state: Inference) -> Steps[Type]:
     return input_
 
 
-# A `Share` is a chain of one block: a reference.
 @walk.register
-def _(block: b.Pipe | b.Share, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
+def _(block: b.Pipe, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
     for part in node.parts:
         x = yield state.part(part, x)
     return x
 
 
 @write.register
-def _(block: b.Pipe | b.Share, node: TypedUse, value: Any, w: Lines) -> Any:
+def _(block: b.Pipe, node: TypedUse, value: Any, w: Lines) -> Any:
     parts = [*node.parts]
     # `a >> b >> c` is a pipe of a pipe and `c`. A shared pipe is memoized as a whole.
     while isinstance(parts[0].block, b.Pipe) and not parts[0].shared:

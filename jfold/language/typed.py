@@ -12,6 +12,7 @@ from jfold import blocks as b
 from jfold.base.printing import short_text
 from jfold.language.field_names import Order
 from jfold.language.forwarding import Forwarding
+from jfold.language.paths import path_of
 from jfold.program.operations import Layer
 from jfold.program.result_tables import Kind, rows_of
 from jfold.types import TupleType, Type
@@ -64,7 +65,7 @@ class TypedUse:
     @functools.cached_property
     def path(self) -> str:
         """The path with which errors name this use."""
-        return '.'.join(filter(None, [self.where, short_text(self.block)]))
+        return path_of(self.where, self.block)
 
     def __str__(self) -> str:
         return self.path
