@@ -117,6 +117,15 @@ def test_several_tiles_give_what_one_gives(kind: str, options: Any) -> None:
         agree(model, params, examples[:2], size=4)
 
 
+def test_sums_of_a_recurrence_behind_another_component() -> None:
+    """Their levels are counted through all components, and words come first."""
+    examples = [hub(np.random.default_rng(0), n) for n in (1, 9)]
+    with small_limits():
+        model = jf.compile(hubs(), strategy=COUNTED)
+        assert any(model.schedule(examples).spec.capacity.sums)
+        agree(model, model.init(jax.random.key(0)), examples)
+
+
 @pytest.mark.slow
 @settings(max_examples=drawn(1, 8))
 @given(
