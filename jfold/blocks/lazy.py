@@ -17,6 +17,7 @@ import importlib
 import math
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING
 from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple, NoReturn, TypeVar, overload
 
@@ -33,7 +34,6 @@ from jfold.combinators import Block, Function, Record, block
 
 Fn = TypeVar('Fn', bound=Callable[..., Any])
 Node = tuple[Any, ...]
-NOTHING: Any = object()  # stands for an argument that is not given
 OPERATORS: set[Function] = set()  # the blocks of operators and methods of values
 # Methods and properties of arrays that values have, with arguments that are no values.
 METHODS = frozenset(
@@ -69,13 +69,13 @@ class Lazy(Block):
         functools.update_wrapper(shown, self.fn, updated=())
         vars(self).update(vars(shown))
 
-    def __call__(self, part: Any = NOTHING, /, *others: Any, **options: Any) -> Any:
+    def __call__(self, part: Any = MISSING, /, *others: Any, **options: Any) -> Any:
         """Run the function on a part of the data, inside another lazy function."""
         recorder = RECORDER.get()
         # Most calls have one argument, which takes Python no list and no dict.
         if not (recorder is None or self.share or others or options):
-            return self.fn() if part is NOTHING else self.fn(part)
-        arguments = () if part is NOTHING else (part, *others)
+            return self.fn() if part is MISSING else self.fn(part)
+        arguments = () if part is MISSING else (part, *others)
         if recorder is None:
             if SCOPE.get(None) is None:
                 raise TypeError(

@@ -423,21 +423,26 @@ def _write_leaving(
     """
     places, program = batch.places, batch.spec.program
     uses: list[list[RowUses]] = [[] for _ in program.types]
-    for number in results_in(phases(program).leaving):
+    numbers = [*results_in(phases(program).leaving)]
+    if not numbers:
+        return uses
+    # The columns that are read outside of loops stand behind the others of their type.
+    types = sorted({type_at(program, (LEAVING, number)) for number in numbers})
+    bounds = [(reads.uses[t][1], reads.columns.ends[t + 1]) for t in types]
+    outside = [slice(merged.ends[a], merged.ends[b]) for a, b in bounds]
+    is_read, moved = np.zeros(len(rows_of), bool), rows_of.copy()
+    for part in outside:
+        is_read[merged.numbers[part]] = True
+    for number in numbers:
         place, (o, k) = (LEAVING, number), output_places(program)[number]
-        t, outputs = type_at(program, place), batch.selection.outputs_of(o, k)
-        outside = slice(
-            merged.ends[reads.uses[t][1]], merged.ends[reads.columns.ends[t + 1]]
-        )
-        read = np.zeros(len(rows_of), bool)
-        read[merged.numbers[outside]] = True
-        leaving = outputs[read[outputs]]
+        outputs = batch.selection.outputs_of(o, k)
+        leaving = outputs[is_read[outputs]]
         count, rows = np.arange(len(leaving)), rows_of[leaving]
         section = places.sections.reads[place]
         section.fill(batch.indices, rows, rows[-1] if len(rows) else 0)
-        moved = np.full(len(rows_of), -1)
         moved[leaving] = places.value_base[o][k] + count
-        now = moved[merged.numbers[outside]]
-        values[outside] = np.where(now < 0, values[outside], now)
-        uses[t].append(RowUses(rows, places.edges[place][0] + count))
+        edges = places.edges[place][0] + count
+        uses[type_at(program, place)].append(RowUses(rows, edges))
+    for part in outside:
+        values[part] = moved[merged.numbers[part]]
     return uses

@@ -28,7 +28,6 @@ from jfold.graph import Array
 from jfold.program.components import (
     LEAVING,
     Place,
-    component_of,
     components,
     makers_at,
     operand_types,
@@ -40,7 +39,7 @@ from jfold.program.components import (
     sources,
     union,
 )
-from jfold.program.operations import Operations
+from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.read_modes import ReadMode, mode_at, slots, sums_have_rows
 from jfold.scheduling.spec import Spec
 
@@ -204,8 +203,9 @@ def allocate_sections(
     for r, result in enumerate(program.results):
         owners.append(section(results[r] if result.kind.is_counted else 0))
         allocate(len(program.operations) + r, results[r])
-    rows_read = _rows_read(program, reads)
-    for number in results_in(phases(program).leaving):
+    leaving = phases(program).leaving
+    rows_read = _rows_read(program, reads) if leaving else Counter[int]()
+    for number in results_in(leaving):
         o, _ = output_places(program)[number]
         reads[LEAVING, number] = section(min(region[o], rows_read[number]))
     levels = sum(rows for rows, _ in tables)
@@ -227,21 +227,22 @@ def _rows_read(program: Operations, reads: Mapping[Place, Section]) -> Counter[i
     """Count, by output, the rows of the sections that read it outside of loops."""
     inputs, outputs = sources(program).inputs, outputs_of(program)
     # A reader of sums without rows reads their summands, which may be sums, too.
-    summed = {o: union(inputs[o]) for o in segment_sums(program)}
-    for _ in range(len(summed)):
-        for o, makers in summed.items():
-            more = union(x for p, x in summed.items() if outputs[p] & makers)
-            summed[o] = makers | more
+    summed: dict[int, ProducerSet] = {}
+
+    def with_summands(makers: ProducerSet) -> ProducerSet:
+        return makers | union(x for o, x in summed.items() if outputs[o] & makers)
+
+    for part in components(program):
+        if segment_sums(program).issuperset(part.operations):
+            makers = with_summands(union(union(inputs[o]) for o in part.operations))
+            summed |= dict.fromkeys(part.operations, makers)
     counts = Counter[int]()
     for (table, column), section in reads.items():
         if table < len(program.operations) and table not in program.applied:
             continue
-        if column == SUMMANDS:
-            part = components(program)[component_of(program)[table]]
-            makers = union(summed[o] for o in part.operations)
-        else:
-            makers = makers_at(program, (table, column))
-        makers |= union(x for o, x in summed.items() if outputs[o] & makers)
+        is_sum = column == SUMMANDS
+        makers = summed[table] if is_sum else makers_at(program, (table, column))
+        makers = with_summands(makers)
         for number in results_in(makers):
             counts[number] += math.prod(section.shape)
     return counts

@@ -409,12 +409,13 @@ def use_counts(selection: Selection, in_loops: bool) -> Array:
     """
     program = selection.program
     numbers, shared = selection.numbers, shared_counts(program)
-    looped, others = loop_columns(program)
-    reads = selection.merge(looped) if in_loops else selection.values
-    counts = np.bincount(reads.numbers, minlength=numbers.ends[-1])
-    if in_loops:
+    if not in_loops:
+        counts = np.bincount(selection.values.numbers, minlength=numbers.ends[-1])
+    else:
+        looped, others = map(selection.merge, loop_columns(program))
+        counts = np.bincount(looped.numbers, minlength=numbers.ends[-1])
         is_read = np.zeros(len(counts), bool)
-        is_read[selection.merge(others).numbers] = True
+        is_read[others.numbers] = True
         for number in results_in(phases(program).leaving):
             values = selection.outputs_of(*output_places(program)[number])
             counts[values] += is_read[values]

@@ -128,7 +128,7 @@ def _explained(
         # Numbers are converted after all examples are read, so a number of an earlier
         # example may not fit. To trace these examples alone tells.
         try:
-            trace(program, examples[:number])
+            trace(program, [examples[k] for k in range(number)])
         except InputError as earlier:
             return earlier
         except RuntimeError:  # they fail where the first recording did not

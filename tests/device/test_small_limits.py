@@ -117,13 +117,24 @@ def test_several_tiles_give_what_one_gives(kind: str, options: Any) -> None:
         agree(model, params, examples[:2], size=4)
 
 
-def test_sums_of_a_recurrence_behind_another_component() -> None:
+@pytest.mark.parametrize('strategy', STRATEGIES)
+def test_sums_of_a_recurrence_behind_another_component(strategy: str) -> None:
     """Their levels are counted through all components, and words come first."""
     examples = [hub(np.random.default_rng(0), n) for n in (1, 9)]
     with small_limits():
-        model = jf.compile(hubs(), strategy=COUNTED)
-        assert any(model.schedule(examples).spec.capacity.sums)
+        model = jf.compile(hubs(), strategy=strategy)
+        spec = model.schedule(examples).spec
+        rooms = zip(spec.capacity.sums, layout(spec).sum_width, strict=True)
+        assert any(room > width for room, width in rooms)
         agree(model, model.init(jax.random.key(0)), examples)
+
+
+def test_what_is_read_outside_of_loops_is_one_use() -> None:
+    """However many readers it has, nothing is added up in loops."""
+    states = words(np.random.default_rng(0), 9)
+    capacity = jf.compile(pairs()).schedule([states]).spec.capacity
+    assert not any(capacity.sums)
+    assert max(capacity.fans) == 1
 
 
 @pytest.mark.slow
