@@ -70,7 +70,7 @@ def trees(sizes: Sizes) -> tuple[jf.Block, jf.Lazy, list[Examples]]:
 
 
 def graphs(sizes: Sizes) -> tuple[jf.Block, jf.Lazy, list[Examples]]:
-    """Directed graphs without circles, whose nodes have up to three children."""
+    """Directed graphs without cycles, whose nodes have up to three children."""
     width, count, nodes = sizes
     embed, cell = layers(width)
     total, word = jf.Sum(), jf.GetItem('word') >> jf.Scalar('int32') >> embed

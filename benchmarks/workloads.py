@@ -68,7 +68,7 @@ def spelled_names() -> Workload:
 
 
 def molecules_of_atoms() -> Workload:
-    """Atoms that hold their neighbours, in circles."""
+    """Atoms that hold their neighbours, in cycles."""
     rng = np.random.default_rng(0)
     examples = [molecules.molecule(rng) for _ in range(129)]
     return molecules.expression(64, 3), _some(examples, 'molecule', 1, 128)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jfold.data.batches import Batch, Batches
     from jfold.data.corpus import Corpus
     from jfold.data.tracer import Tracer
-    from jfold.debug.nonfinite import NonFinite, find_nan
+    from jfold.debug.find_nan import NonFinite, find_nan
     from jfold.display.drawing import draw
     from jfold.files.storage import DamagedError, UnknownFormatError
     from jfold.models.compiled import CompiledStep
@@ -102,7 +102,7 @@ _LATER = {
     'data.batches': ['Batch', 'Batches'],
     'data.corpus': ['Corpus'],
     'data.tracer': ['Tracer'],
-    'debug.nonfinite': ['NonFinite', 'find_nan'],
+    'debug.find_nan': ['NonFinite', 'find_nan'],
     'display.drawing': ['draw'],
     'files.storage': ['DamagedError', 'UnknownFormatError'],
     'models.compiled': ['CompiledStep'],

@@ -235,7 +235,9 @@ def _instead_of(value: object) -> str:
     if isinstance(value, int | float):
         return f'write `FromTensor(np.float32({value}))`, or `Zeros([])` for a zero'
     if isinstance(value, str):
-        return f'write `GetItem({value!r})` for a field'
+        is_dtype = value in np.sctypeDict and np.dtype(value).name == value
+        of_tensor = f'`Scalar({value!r})` for a number, ' if is_dtype else ''
+        return f'write {of_tensor}`GetItem({value!r})` for a field'
     if isinstance(value, Item):
         return f'write `block >> GetItem({value.key!r})` outside of a composition'
     is_model = isinstance(getattr(value, 'block', None), Block)

@@ -19,6 +19,7 @@ from jfold.language import (
     rules_reductions,
     rules_sequences,
 )
+from jfold.language.endless_recursion import endless_recursion
 from jfold.language.expression import Expression
 from jfold.language.facts import OperationChoice
 from jfold.language.fusion import choose_operations
@@ -26,7 +27,6 @@ from jfold.language.generate import generate_source, tall_stack
 from jfold.language.inference import infer
 from jfold.language.partial import input_type, result_type
 from jfold.language.paths import fail
-from jfold.language.recursion import endless_recursion
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.unrolling import unroll_rounds

@@ -429,9 +429,12 @@ class MetricValues(Displayed):
     mask: jax.Array
 
     def sum(self) -> Any:
-        """Return the sum [*shape] over all rows that are not spare."""
+        """Return the sum [*shape] over all rows that are not spare, of each tensor."""
         return jax.tree.map(lambda x: _masked(self.mask, x, 0).sum(0), self.values)
 
     def mean(self) -> Any:
-        """Return the mean [*shape] over all rows that are not spare; 0 without any."""
+        """Return the mean [*shape] of each tensor over all rows that are not spare.
+
+        It is 0 without rows.
+        """
         return jax.tree.map(lambda x: _mean(self.mask, x), self.values)

@@ -367,11 +367,16 @@ def convert_to_type(spec: TypeLike) -> Type:
         return TensorType((int(spec),))
     if isinstance(spec, str | np.dtype) or callable(spec):
         return TensorType((), spec)
-    if is_struct(spec) and (parts := flatten_once(spec)[0]):
+    try:
+        parts = flatten_once(spec)[0] if is_struct(spec) else []
+    except ValueError as error:  # JAX's, which sorts the keys of a dict
+        text = f'expected a dict with keys in an order, got {spec!r}; write names alone'
+        raise TypeError(text) from error
+    if parts:
         return StructType(StructForm.of(spec), map(convert_to_type, parts))
     raise TypeError(
-        f'expected a type or a short-hand for one, got {spec!r}; write a tuple of '
-        "types, a list of ints, an int, or a dtype such as 'int32'"
+        f'expected a type or a short-hand for one, got {spec!r}; write a tuple or dict '
+        "of types, a list of ints, an int, or a dtype such as 'int32'"
     )
 
 

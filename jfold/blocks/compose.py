@@ -235,7 +235,7 @@ def topological_order(sources: dict[Wire, Source]) -> list[Wire]:
             elif not done[read]:
                 raise ValueError(
                     f'{wire.block!r}: expected blocks that read what others give '
-                    'before them, got some that read each other in a circle'
+                    'before them, got some that read each other in a cycle'
                 )
         done[wire] = True
         order.append(wire)

@@ -18,7 +18,7 @@ from jfold.base.errors import MASKED, check_at_least, expect, has_masked
 from jfold.base.late import Displayed
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced, fit_graph, graph_in, structure_differences
-from jfold.data.corpus_files import (
+from jfold.data.corpus_arrays import (
     Parts,
     arrays_of,
     graph_of_arrays,

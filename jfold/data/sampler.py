@@ -200,7 +200,10 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
 
 
 def epoch_samplers(settings: Settings, epochs: int) -> Iterator[BatchSampler]:
-    """Yield each epoch's `BatchSampler`; only the first if nothing is shuffled."""
+    """Yield the `BatchSampler` of each epoch, or a single one if all are alike.
+
+    They are alike if nothing is shuffled.
+    """
     different = range(epochs if settings.key else 1)
     return (make_sampler(settings, epoch) for epoch in different)
 

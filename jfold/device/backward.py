@@ -43,13 +43,13 @@ from jfold.device.buffers import (
     sum_arrays,
     write,
 )
+from jfold.device.cotangent_sums import has_sums, sum_uses
 from jfold.device.execution import Execution, Pullback
 from jfold.device.forward import gather_inputs
 from jfold.device.kernel import Weights
 from jfold.device.kernel_reverse import Rows
 from jfold.device.linear import MaybeZeros, partition
 from jfold.device.loops import Level, Loops, Tile, make_loops
-from jfold.device.sums import has_sums, sum_uses
 from jfold.device.xla import Chained
 from jfold.program.components import output_places, phases, results_in, type_at
 from jfold.scheduling.layout import active_types

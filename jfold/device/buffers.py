@@ -79,7 +79,7 @@ class Batch:
     def sums(self, type_: int, step: Number, stage: Number) -> list[Array]:
         """Return, for a round of cotangent sums, the first sum and the number of tiles.
 
-        Both are [] int32. `sums.py` says what a round is.
+        Both are [] int32. `cotangent_sums.py` says what a round is.
 
         Args:
           type_: number of the type of the summed cotangents.

@@ -254,11 +254,13 @@ def _bind(
 def _dropping(
     equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool], real: Array
 ) -> Arrays:
-    """Run an equation; its reverse drops gradients of padding rows (`real` is false).
+    """Run an equation, such that its reverse gives padding rows no gradient.
 
     Args:
-      of_rows: by operand, whether it depends on rows.
-      real: [] bool, or [rows] bool if the operands are of a whole tile.
+      operands: the equation's inputs, of one row or of a whole tile.
+      of_rows: by operand, whether it depends on rows. Of a whole tile, only gradients
+        of operands that do are masked; those of weights are sums over rows already.
+      real: whether a row is real: [] bool for one, [rows] bool for a whole tile.
     """
 
     def bound(operands: Sequence[Array], real: Array) -> Arrays:

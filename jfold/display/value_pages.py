@@ -13,7 +13,7 @@ import numpy as np
 
 from jfold.base.structs import is_leaf
 from jfold.data.corpus import Corpus
-from jfold.data.corpus_files import graphs_in
+from jfold.data.corpus_arrays import graphs_in
 from jfold.display import markup as m
 from jfold.display.svg import bars
 from jfold.display.texts import array_type, cut, listed, numbers_text, on_host, several

@@ -284,7 +284,8 @@ def _document(path: FilePath, file: IO[bytes]) -> bytes:
         hint = 'expected one that `Corpus.save` or `jf.save` wrote'
         raise _damaged(path, f'not a file of this format: {hint}')
     if size < _HEADER.size:
-        raise _damaged(path, f'truncated: expected {_HEADER.size} bytes or more')
+        least = f'truncated: expected {_HEADER.size} bytes or more'
+        raise _damaged(path, f'{least}, got {size}')
     _, version, start, end, checksum = _HEADER.unpack(header)
     if is_old or version != VERSION:
         raise UnknownFormatError(

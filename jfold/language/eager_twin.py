@@ -18,8 +18,8 @@ from jfold import blocks as b
 from jfold.base.arrays import strong
 from jfold.base.errors import MASKED, BadItem, has_masked, short_repr
 from jfold.base.memo import memoized
+from jfold.language.function_layers import arguments_of
 from jfold.language.inference import infer
-from jfold.language.layer_names import arguments_of
 from jfold.language.parameter_checks import checked_params
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import (

@@ -23,11 +23,11 @@ import jax
 from jfold import blocks as b
 from jfold.base.trampoline import Steps, run
 from jfold.language.analysis import constants, users, with_users
+from jfold.language.endless_recursion import calls_of, endless_recursion
 from jfold.language.field_names import argument_order
 from jfold.language.forwarding import Forwarding
-from jfold.language.layer_names import LazyCalls, with_unique_names
+from jfold.language.function_layers import LazyCalls, with_unique_names
 from jfold.language.paths import fail, join_path
-from jfold.language.recursion import calls_of, endless_recursion
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.unification import Mismatch, TypeVariable, Unifier
 from jfold.program.operations import Layer

@@ -35,7 +35,7 @@ from jfold.base.tracebacks import without_middle
 from jfold.blocks.compose import Wiring
 from jfold.blocks.lazy import OPERATORS, CallPlace, Lazy, Struct
 from jfold.language.analysis import users
-from jfold.language.layer_names import LazyCalls, layer_key
+from jfold.language.function_layers import LazyCalls, layer_key
 from jfold.language.lazy_recording import PlacedRecording, Recording, line_of
 from jfold.language.lazy_registry import (
     EMPTY,

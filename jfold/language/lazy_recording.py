@@ -346,7 +346,7 @@ def _remembered(known: tuple[Any, ...]) -> Any:
         return known[1]
     (arguments,) = known
     raise TypeError(
-        'expected data without circles, got an object that contains itself, '
+        'expected data without cycles, got an object that contains itself, '
         f'{short_repr(arguments[0] if arguments else None)}; leave out what '
         'points back, or follow it without `share`, up to a depth'
     )

@@ -147,10 +147,11 @@ BLOCKS: dict[type, Codec] = {
 
 
 def _use(*, path: str, **attributes: Any) -> TypedUse:
-    """Rebuild a `TypedUse` from its stored attributes and path.
+    """Rebuild a `TypedUse` from its stored attributes and its path in the expression.
 
-    The path is stored as well because the bare block prints differently. Raise
-    `TypeError` if the block or a part is of another class.
+    The path cannot be computed from the block again, which is stored without its inner
+    blocks. Raise `TypeError` unless `block` is a `Block`, and `parts` is a tuple of
+    uses and `None`.
     """
     use = TypedUse(**attributes)
     # Files are data from elsewhere, so nothing is taken on trust.

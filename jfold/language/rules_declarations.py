@@ -5,28 +5,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from jfold import blocks as b
-from jfold.base.errors import elide
 from jfold.base.operands import map_sources
-from jfold.base.printing import callable_name
 from jfold.base.trampoline import Steps
 from jfold.blocks.compose import Composition, Numbers
+from jfold.language.data_cycles import objects_in, refuse_cycle, refuse_shared_cycle
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path
 from jfold.language.typed import TypedUse
-from jfold.language.walk import (
-    EXAMPLE,
-    Located,
-    Misfit,
-    Path,
-    Walk,
-    misfit,
-    path_of,
-    walk,
-)
+from jfold.language.walk import EXAMPLE, Located, Walk, misfit, path_of, walk
 from jfold.language.writing import as_object
 from jfold.tracing import deep
 from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, leaf_types
@@ -92,15 +82,15 @@ def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
         if entry in state.shared:
             first, values = state.shared[entry]
             if not values:  # met again while its value was being computed
-                _refuse_shared_cycle(declaration, first)
+                refuse_shared_cycle(declaration, first)
             return values[0]
         # The entry keeps the object alive, so that no other object gets its id.
         state.shared[entry] = x, ()
     # Control flow depends on objects alone, so a call on the objects of an unfinished
     # call of the same declaration would never end.
-    call = tuple(id(object_.value) for object_ in _objects_in(x))
+    call = tuple(id(object_.value) for object_ in objects_in(x))
     if call in calls:
-        _refuse_cycle(node, x, calls[call], state)
+        refuse_cycle(node, x, calls[call], state)
     calls[call] = path_of(x) or EXAMPLE
     # With an empty memo, since the uses inside get other values in each call.
     value = yield state.anew(body.parts[0], x)
@@ -128,39 +118,6 @@ def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
     what = Located(key, x.path), lambda *_: 'a key that is hashable', (None,)
     state.lookup(node, {}, *what)
     return key
-
-
-def _refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:
-    """Raise `Misfit` for input `x` that contains itself, first met at `before`."""
-    # The cycle may pass through a shared object, whose error says more.
-    for (declaration, _), (first, values) in state.shared.items():
-        if not values and str(first.path).startswith(str(before)):
-            _refuse_shared_cycle(declaration, first)
-    object_ = next(iter(_objects_in(x)), Located(None))
-    cycle = elide(str(object_.path).removeprefix(str(before))) or 'it is'
-    kind = type(object_.value).__name__
-    text = f'expected data that end, got {kind} that contains itself, as {cycle}'
-    raise Misfit(text, str(node), before)
-
-
-def _objects_in(x: object) -> list[Located]:
-    """Return the `Located` objects in nested tuples and lists, left to right."""
-    if isinstance(x, Located):
-        return [x]
-    parts = x if isinstance(x, tuple | list) else ()
-    return [object_ for part in parts for object_ in _objects_in(part)]
-
-
-def _refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
-    """Raise `Misfit` for object `first`, whose shared result depends on itself."""
-    kind = type(first.value).__name__
-    name = callable_name(declaration.key)
-    by = '' if declaration.key is id else f', or to another of the same `{name}`'
-    text = (
-        f'expected data that end, got {kind} that leads back to itself{by}; write '
-        'a block for each round of a graph with circles, which reads the one before'
-    )
-    raise Misfit(text, declaration.name, first.path)
 
 
 @output_type.register

@@ -14,14 +14,14 @@ from jfold.base.errors import describe_error, short_repr
 from jfold.language import symbols as s
 from jfold.language.field_names import argument_order
 from jfold.language.flax_cells import check_order
-from jfold.language.inference import TO_TENSORS, Inference, output_type
-from jfold.language.layer_names import (
+from jfold.language.function_layers import (
     arguments_of,
     hint,
     layer_key,
     make_layer,
     trace_layer,
 )
+from jfold.language.inference import TO_TENSORS, Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.signatures import settings_of

@@ -13,8 +13,8 @@ import numpy as np
 from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.language import symbols as s
+from jfold.language.function_layers import LazyCalls
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
-from jfold.language.layer_names import LazyCalls
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse

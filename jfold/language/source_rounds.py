@@ -348,7 +348,11 @@ class Round:
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
-        """Return, per type number, `(below, site)` of each tape of constants."""
+        """Return, by type number, the uses that append to each tape of constants.
+
+        A tape is given as `(below, site)`, in the order of the tapes: the bound of its
+        ints, and the use of a block, `None` if more than `FEW_SITES` share the tape.
+        """
         result: dict[int, list[tuple[Any, ...]]] = {}
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))

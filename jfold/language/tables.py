@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jfold.language.forwarding import computed_layer
-from jfold.language.layer_names import arguments_of
+from jfold.language.function_layers import arguments_of
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.program.operations import Layer, Operation
 from jfold.types import KeyType, TensorType, TupleType, Type, tensors

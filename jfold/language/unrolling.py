@@ -160,9 +160,10 @@ def _chained(program: Operations, facts: Facts) -> set[int]:
 def _is_segment_sum(program: Operations, part: Component) -> bool:
     """Return whether a component can run as one segment sum, maximum or minimum.
 
-    It can if it adds numbers, or takes extrema without gradient. The gradient of an
-    extremum goes to all items that have it, by the tree in which they are compared: so
-    it is taken level by level, unless nothing asks for it.
+    Its operations have to be of one kind: all add numbers, or all take the maximum, or
+    the minimum, of ordered numbers through which no gradient flows. With a gradient,
+    equal items share it at each node of the tree that compares them, so the tree has to
+    run level by level.
     """
     (kind, *others) = {program.operations[o].combines for o in part.operations}
     if others or not kind:

@@ -26,7 +26,7 @@ from jfold.base.errors import InputError, describe_error, hint_for, short_repr
 from jfold.base.tracebacks import line_text
 from jfold.base.trampoline import Steps
 from jfold.blocks.lazy import CallPlace, PlacedNode
-from jfold.language.layer_names import LazyCalls
+from jfold.language.function_layers import LazyCalls
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.tracing.helpers import (
     ABSENT,
@@ -38,12 +38,11 @@ from jfold.tracing.helpers import (
 from jfold.tracing.helpers import field as field_of
 from jfold.types import Product, SequenceType, TensorType, Type, VoidType
 
-LACKS = 'put the block in an Optional, if a field may be missing'
 # The memo of uses with `node.shared`: their last input and its value.
 Memo: TypeAlias = dict[TypedUse, tuple[Any, Any]]
 Call: TypeAlias = tuple[TypedUse, Any, Memo]  # a use of a block, its input, the memo
 
-UNHASHABLE = 'make a tuple of a list, which can be looked up'
+UNHASHABLE = 'look up what can be hashed, such as a tuple in place of a list'
 
 
 # Not frozen, nor is `Located`: a frozen object takes three times as long to make.
@@ -323,7 +322,10 @@ class Walk:
             got = f'{short_repr(x.value)}: {describe_error(error)}'
             text = f'expected an item {key!r}, got {got}'
             lacks = isinstance(error, KeyError) and isinstance(x.value, Mapping)
-            hint = LACKS if lacks else hint_for(x.value)
+            optional = (
+                f'write `Record({{{key!r}: Optional(...)}})` if it may be missing'
+            )
+            hint = optional if lacks else hint_for(x.value)
             raise misfit(node, text, x, hint) from error
 
     def items(self, node: TypedUse, x: Any) -> list[Any]:

@@ -421,11 +421,11 @@ def compile(
         products, from which other values are computed again; or 'recompute all', which
         takes less memory and runs each product twice more. `Model.explain` tells how
         much memory either takes.
-      strategy: how often loops of the compiled program run: 'counted', as often as the
-        batch needs, which suits the CPU; or 'fixed', as often as the capacity allows,
-        which suits devices that would wait for the host after every round: a few loops
-        over tiles of different widths, as batches so far have had wide and narrow
-        levels. The default depends on the backend. Where no operation runs on its own
+      strategy: how often loops of the compiled program run. 'counted': as often as the
+        batch needs, which suits the CPU. 'fixed': as often as the capacity allows,
+        which suits devices that would wait for the host after every round; tiles get
+        a few widths, chosen by how wide the levels of batches have been. The default
+        depends on the backend. Where no operation runs on its own
         results, as with messages along the edges of a graph, there are no loops: each
         operation runs once, as plain JAX, on all rows of its capacity. On accelerators
         the order of sums then differs from run to run.
@@ -435,14 +435,16 @@ def compile(
         are then computed by tiles of one width, in loops, which takes longer, most of
         all where levels are narrow; `docs/reproducible.md` says how much, and what is
         not promised.
-      like: examples that lazy functions are run on, to find the kinds of their calls.
+      like: examples on which lazy functions run once, to learn which blocks they call
+        on values of which types.
 
     Raises:
       ValueError: `residuals` or `strategy` is none of these, or `max_programs` is not
         positive.
-      TypeError: `reproducible` is no bool, or `max_programs` no int; or types clash or
-        cannot be determined, and the message names the path of the block at fault, what
-        it expects and what it gets.
+      TypeError: `reproducible` is no bool, or `max_programs` no int; `like` is empty;
+        a lazy function makes new blocks in each run; or types clash or cannot be
+        determined, and the message names the path of the block at fault, what it
+        expects and what it gets.
 
     >>> import jax.numpy as jnp
     >>> from jfold import Function, Scalar

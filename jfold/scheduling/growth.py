@@ -124,16 +124,18 @@ def no_headroom(need: Capacity) -> Headroom:
 
 
 def _widened(profile: Profile, margin: Profile | None, stage: Stage) -> Profile:
-    """Widen each level of a profile by `margin` or more, and append spare levels.
+    """Return a profile with every level widened, and with spare levels at the end.
 
-    A level of a batch that is wider than its step takes a second step, and a batch may
-    have more levels than the profile. Spare levels serve both; there are more of them
-    where examples differ much. With `Stage.GROWING` each level comes twice, which is
-    room for twice as many levels, or for some of twice the width.
+    A level of a batch that is wider than that of the capacity takes two of its levels,
+    and a batch may have more levels: spare levels serve both. There are more of them
+    where examples differ much. `Stage.GROWING` has each level twice, which is room for
+    twice as many levels, or for some of twice the width.
 
     Args:
-      profile: the rows of each level.
-      margin: the rows that each level may have more by chance; `None` if unknown.
+      profile: runs of equal levels: how many, and the rows of each operation on them.
+      margin: a profile of the rows that a level may have more by chance. At
+        `Stage.FIRST` just these are added, later a quarter at least. `None` if unknown;
+        then, and for levels behind its end, a quarter is added.
     """
     if not profile:
         return ()

@@ -102,17 +102,19 @@ Edges: TypeAlias = dict[Place, tuple[int, int]]  # first row, distance to the ne
 class Layout:
     """The places of rows in buffers and of sections in the index array.
 
-    The edge row -1 stands for reads through which no gradient flows.
+    An *edge row* holds the cotangent of one use of a value. The edge row -1 stands for
+    a use through which no gradient flows.
 
     Attributes:
       region: [operations] rows of each operation in a buffer: its capacity, and room
         for a tile (rows that run at once) that passes its end, and for whole chunks.
       results: [results] rows of each result.
-      chunk: [operations] rows per pass of the parameter gradients, after all loops.
+      chunk: [operations] rows per pass outside of the loop over levels, for hoisted
+        products and for gradients of parameters.
       widths: per operation, rows per tile, as `Strategy.widths` orders them.
       component: [operations] the number of its component.
-      column: [operations] the column, in the component's table of tiles, of the first
-        row of the operation on each level; the next column has the end of these rows.
+      column: [operations] a column of the component's table of tiles: the operation's
+        first row on each level. The next column has the end of its rows.
       trips: per component, the rows of that table that belong to each of its loops: a
         row per trip.
       value_base: per operation and output, the first row in the value buffer; a row
@@ -120,10 +122,11 @@ class Layout:
       value_rows: [types] rows of each value buffer.
       together: per operation, groups of inputs of one type that are read at once, and
         whose cotangents are written at once.
-      edges: by place of an input in loops, of an output that leaves them, or, if all
-        operations are in loops, of a tensor of a result: the edge row of its first row,
-        and the distance to that of the next. Operands of a sum have no edge rows, but
-        `~row` and -1, where `row` is the sum's first row, counted behind the constants.
+      edges: by place, the edge row of its first row, and the distance to that of the
+        next. Places are inputs in loops, outputs that leave loops and, if all
+        operations are in loops, tensors of results. An operand of a sum has no edge
+        rows: it has `~row` and -1, where `row` is the sum's first row, counted behind
+        the constants.
       edge_sums: [types] the edge row of the first sum, or -1.
       edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
       sum_width: [types] the number of sums of edge rows that one tile computes.
@@ -240,16 +243,15 @@ def _edges(
     spec: Spec,
     region: Numbers,
     results: Numbers,
-    values: Sequence[Numbers],
+    value_base: Sequence[Numbers],
     together: Sequence[Groups],
     sum_width: Numbers,
     sections: Sections,
 ) -> tuple[Edges, Numbers, Numbers]:
-    """Allocate edge rows for inputs in loops, values that leave loops, and sums.
+    """Allocate edge rows for inputs in loops, for values that leave them, and for sums.
 
-    Each use of a value has a row for its cotangent in the edge buffers. Return `edges`,
-    `edge_sums` and `edge_rows` of `Layout`. Arguments have the names of its attributes
-    too, but `values` is `value_base`.
+    Arguments are attributes of `Layout`; return its `edges`, `edge_sums` and
+    `edge_rows`.
     """
     program, active = spec.program, active_types(spec.program)
     allocators = [Allocator() for _ in program.types]
@@ -265,7 +267,7 @@ def _edges(
         if operation.is_sum:
             # Every operand of a sum has the cotangent of the sum. So operands read the
             # edge row of the sum's own use, which `resolve_edges` puts in for `~row`.
-            (t,), (first,) = operation.outputs, values[o]
+            (t,), (first,) = operation.outputs, value_base[o]
             step = ~(first - spec.capacity.constants[t]), -1
             edges |= {(o, a): step for a, _ in enumerate(operation.inputs)}
             continue

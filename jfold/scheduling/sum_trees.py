@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers of values, and trees of sums: rows that `device/sums.py` will add up.
+"""Consumers of values, and trees of sums, which `device/cotangent_sums.py` adds up.
 
 In the reverse pass each use of a value leaves a cotangent in a row of its own, an *edge
 row*, and the producer of the value gathers these rows: nothing is scattered, and sums

@@ -131,9 +131,16 @@ def _one_by_one(
 
 def _advice(item: Any, type_: TensorType) -> str:
     """Return a hint for users on an item that does not fit; '' if none."""
-    is_number = hasattr(item, 'dtype') or isinstance(item, int | float)
-    if isinstance(item, str) or (hasattr(item, '__float__') and not is_number):
-        return 'make a number of it before, as by `InputTransform(float)`'
+    if isinstance(item, str | bytes) or not hasattr(item, 'dtype'):
+        try:
+            float(item)
+        except Exception:
+            if isinstance(item, str):  # a word
+                table = f'{{{short_repr(item)}: 0, ...}}'
+                return f'look up a number for it before: `InputTransform({table})`'
+        else:
+            if not isinstance(item, int | float):
+                return 'make a number of it before, as by `InputTransform(float)`'
     if isinstance(item, list | tuple) and any(x is None for x in item):
         return 'write `Map(Optional(Scalar()))`, where some are `None`'
     try:

@@ -16,7 +16,7 @@ from typing import Any
 # This many nested calls of each function are always allowed. Without a bound, a user's
 # function that makes ever new objects to descend into would fill the memory.
 MAX_DEPTH = 120_000
-FIRST_LOOK = 1 << 4  # the number of nested calls at which a circle is first looked for
+FIRST_LOOK = 1 << 4  # the number of nested calls at which a cycle is first looked for
 
 
 class Endless(Exception):
@@ -66,10 +66,10 @@ def run(call: Generator[Any, Any, Any]) -> Any:
             # A level of the data may take calls of several functions.
             codes = Counter(x.gi_code for x in calls)  # type: ignore[attr-defined]
             most = max(codes.values())
-            # A circle shorter than half of the calls repeats within the later half. One
+            # A cycle shorter than half of the calls repeats within the later half. One
             # longer than half of the bound is left to the walk that finds the path.
-            is_circle = look < MAX_DEPTH and _repeat(calls[look // 2 :])
-            if is_circle or most > MAX_DEPTH:
+            is_cycle = look < MAX_DEPTH and _repeat(calls[look // 2 :])
+            if is_cycle or most > MAX_DEPTH:
                 raise Endless
             look += min(look, max(MAX_DEPTH + 1 - most, look // 4))
 

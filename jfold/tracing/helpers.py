@@ -136,7 +136,7 @@ def made_before(known: dict[Any, Any], key: object) -> Any:
     An unfinished value that is read again means that the data contain themselves.
     """
     if known[key] is known:  # the mark of a value that is being computed
-        raise ValueError('a circle')
+        raise ValueError('a cycle')
     return known[key]
 
 

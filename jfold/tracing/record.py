@@ -143,7 +143,7 @@ def _explained(
         'expected functions that give the same results on the same data, got examples '
         'that did not fit the expression, and did when they were read again; make what '
         '`InputTransform` and `OneOf` call depend on nothing else; it was '
-        f'{describe_error(error)}'
+        f'{error if isinstance(error, BadItem) else describe_error(error)}'
     )
     unsteady.__cause__ = error
     return unsteady

@@ -135,7 +135,11 @@ class _Layout:
     def _levels(
         self, p: Operations, r: Recording, o: int
     ) -> Iterator[tuple[int, Array | None]]:
-        """Yield the pairs in `levels` of the operation with index `o`."""
+        """Yield (input, mask) for each input that decides the level of operation `o`.
+
+        These are the inputs that its own recurrent component may make. The mask
+        [makers] bool, or `None`, is as in the attribute `levels`.
+        """
         part, places, recurrent = component_of(p), output_places(p), are_recurrent(p)
         place = r.operations[o]
         if place is None or not recurrent[o]:

@@ -404,7 +404,7 @@ def test_what_connect_refuses() -> None:
         block.connect(two, block.output)
     for _ in range(2):
         with pytest.raises(
-            ValueError, match='got some that read each other in a circle'
+            ValueError, match='got some that read each other in a cycle'
         ):
             jf.compile(number >> block)
     some = jf.Composition([one])

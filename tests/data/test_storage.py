@@ -315,7 +315,7 @@ def test_messages_about_damage(path: Path) -> None:
         ),
         intact[:-1]: f'truncated: expected {size} bytes, got {size - 1}',
         intact + b'more': f'malformed: expected {size} bytes, got {size + 4}',
-        b'': 'truncated: expected 64 bytes or more',
+        b'': 'truncated: expected 64 bytes or more, got 0',
         b'\x93NUMPY': 'not a file of this format: expected one that `Corpus.save` or '
         '`jf.save` wrote',
     }

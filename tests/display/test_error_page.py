@@ -147,5 +147,5 @@ def test_the_lines_without_ipython() -> None:
     assert lines[-2:] == [
         "jfold.base.errors.InputError: example 0: expected float32[], got 'x'; in "
         "Scalar('float32')\n",
-        'What to do: make a number of it before, as by `InputTransform(float)`\n',
+        "What to do: look up a number for it before: `InputTransform({'x': 0, ...})`\n",
     ]

@@ -20,7 +20,7 @@ import numpy as np
 from agreement import is_float, labels_of, values_of
 
 from jfold.language import eager_twin
-from jfold.language.layer_names import arguments_of, to_spec
+from jfold.language.function_layers import arguments_of, to_spec
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import in_tuples
 

@@ -378,15 +378,15 @@ def test_shared_functions_may_return_nothing() -> None:
     assert twice.eval([3.0])[1] == {'first': [3.0]}
 
 
-def test_circles_are_told_in_generators() -> None:
+def test_cycles_are_told_in_generators() -> None:
     @jf.lazy(share=True)
     def steps(x: list[Any]) -> Any:
         return (yield steps(x[0]))
 
-    circle: list[Any] = []
-    circle.append(circle)
-    with pytest.raises(TypeError, match='expected data without circles'):
-        jf.compile(steps, like=[circle])
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    with pytest.raises(TypeError, match='expected data without cycles'):
+        jf.compile(steps, like=[cycle])
 
 
 # ---- lists that are empty in some examples -------------------------------------------

@@ -273,9 +273,9 @@ def test_no_class_is_given_methods_from_outside() -> None:
 
 
 def test_imports_run_one_way() -> None:
-    """Down the list of rooms, and without circles in each."""
+    """Down the list of rooms, and without cycles in each."""
     assert structure.out_of_order(structure.files()) == []
-    assert structure.in_circles(structure.files()) == []
+    assert structure.in_cycles(structure.files()) == []
 
 
 def test_the_top_of_the_package_is_the_list_of_rooms() -> None:
@@ -318,7 +318,7 @@ def test_what_is_out_of_order_is_found(tmp_path: Path) -> None:
         (tmp_path / f'{name}.py').write_text(text)
     found = structure.files(tmp_path)
     assert structure.out_of_order(found) == ['types imports lower']
-    assert structure.in_circles(found) == ['types', 'lower'][::-1]
+    assert structure.in_cycles(found) == ['types', 'lower'][::-1]
 
 
 def test_the_map_shows_every_room() -> None:

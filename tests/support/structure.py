@@ -167,7 +167,7 @@ def _imports(among: Sequence[File]) -> dict[str, set[str]]:
     return {module(file.path): {*imported(file)} for file in own}
 
 
-def in_circles(among: Sequence[File]) -> list[str]:
+def in_cycles(among: Sequence[File]) -> list[str]:
     """The modules that import themselves, by way of others."""
     reached = _imports(among)
     for middle, further in reached.items():

@@ -122,7 +122,7 @@ def test_a_long_way_is_told_without_its_middle() -> None:
     assert len(str(caught.value)) < 700
 
 
-def test_circles_are_met_before_items_are_read_again_and_again() -> None:
+def test_cycles_are_met_before_items_are_read_again_and_again() -> None:
     """In wide lists, of parts that end and of numbers."""
     reads: list[int] = []
     number = jf.InputTransform(lambda x: reads.append(x) or x) >> jf.Scalar()

@@ -182,7 +182,7 @@ def test_collection_of_garbage_goes_on_after_an_error() -> None:
 def test_data_that_functions_make_end_at_a_bound(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are of new objects, so that no circle can be found."""
+    """They are of new objects, so that no cycle can be found."""
     monkeypatch.setattr(deep, 'MAX_DEPTH', 2000)
     tree = jf.ForwardDeclaration(name='tree')
     again = (
@@ -197,7 +197,7 @@ def test_data_that_functions_make_end_at_a_bound(
 
 
 def test_the_bound_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No call more, though circles are looked for at powers of two."""
+    """No call more, though cycles are looked for at powers of two."""
     bound = deep.FIRST_LOOK + 100
     monkeypatch.setattr(deep, 'MAX_DEPTH', bound)
 

@@ -132,7 +132,7 @@ def rounds(count: int) -> jf.Block:
 
 
 def ring(size: int) -> list[Any]:
-    """Atoms in a circle, which contain each other."""
+    """Atoms in a cycle, which contain each other."""
     atoms: list[Any] = [{'x': float(i)} for i in range(size)]
     for i, atom in enumerate(atoms):
         atom['around'] = [atoms[i - 1], atoms[(i + 1) % size]]
@@ -250,7 +250,7 @@ def test_a_key_that_is_false() -> None:
     assert metrics['seen'].mask.sum() == 1
 
 
-def test_a_circle_of_keys_names_the_key() -> None:
+def test_a_cycle_of_keys_names_the_key() -> None:
     tree = jf.ForwardDeclaration(name='tree')
     pair = jf.Record((tree(), tree())) >> joined
     cases = jf.OneOf(type, {float: number, list: pair})
@@ -262,16 +262,12 @@ def test_a_circle_of_keys_names_the_key() -> None:
 # ---- what is refused -----------------------------------------------------------------
 
 
-def test_circles_are_named() -> None:
-    """Also where nothing but the circle needs it, and beside data that end."""
+def test_cycles_are_named() -> None:
+    """Also where nothing but the cycle needs it, and beside data that end."""
     model = jf.compile(dag())
-    circle: list[Any] = [1.0]
-    circle.append([2.0, circle])
-    for example, path in (
-        (circle, ''),
-        ([3.0, circle], '[1]'),
-        ([circle[1], circle], ''),
-    ):
+    cycle: list[Any] = [1.0]
+    cycle.append([2.0, cycle])
+    for example, path in ((cycle, ''), ([3.0, cycle], '[1]'), ([cycle[1], cycle], '')):
         with pytest.raises(jf.InputError, match='that leads back to itself') as caught:
             model.schedule([ladder(3), example])
         assert caught.value.example == 1

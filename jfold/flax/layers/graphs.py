@@ -71,7 +71,7 @@ def MessagePassing(
 
 
 class _GRU(nn.Module):
-    """The next state [features] of a node, from its state and its messages [n]."""
+    """A GRU cell, which updates a node's state [features] by its messages' sum [n]."""
 
     features: int
 

@@ -121,11 +121,13 @@ TypeError: FromTensor: expected an array, got [1.0, 2.0]
 >>> jf.FromTensor(np.array(['a']))
 TypeError: expected `dtype` as a number type such as 'float32', got dtype('<U1')
 >>> jf.Zeros({3})
-TypeError: expected a type or a short-hand for one, got {3}; write a tuple of types, a
-list of ints, an int, or a dtype such as 'int32'
+TypeError: expected a type or a short-hand for one, got {3}; write a tuple or dict of
+types, a list of ints, an int, or a dtype such as 'int32'
+>>> jf.Zeros({1: 3, 'a': []})
+TypeError: expected a dict with keys in an order, got {1: 3, 'a': []}; write names alone
 >>> jf.ForwardDeclaration(output_type=3.5)
-TypeError: expected a type or a short-hand for one, got 3.5; write a tuple of types, a
-list of ints, an int, or a dtype such as 'int32'
+TypeError: expected a type or a short-hand for one, got 3.5; write a tuple or dict of
+types, a list of ints, an int, or a dtype such as 'int32'
 >>> jf.Function(3)
 TypeError: Function: expected a callable, got 3
 >>> jf.Function(number)
@@ -140,7 +142,7 @@ TypeError: Metric: expected `name` as str, got Scalar('float32')
 TypeError: Record: expected a dict, list or tuple, got {'x'}
 >>> jf.Record({'x': 'float32'})
 TypeError: expected a block, a callable, an array, or a dict, list or tuple of blocks,
-got 'float32'; write `GetItem('float32')` for a field
+got 'float32'; write `Scalar('float32')` for a number, `GetItem('float32')` for a field
 >>> jf.OneOf('kind', {'a': number})
 TypeError: OneOf: expected a callable `key_fn`, got 'kind'; write `GetItem('kind')` for
 a field

@@ -71,7 +71,7 @@ ValueError: expected at most 2 examples, as `size` says, got 3
 TypeError: expected a sequence of examples, got dict: pass `[example]`
 >>> scheduled(named, {'x': 1}, {'y': 1})
 InputError: example 1: expected an item 'x', got {'y': 1} (dict): KeyError: 'x'; in
-Record({'x': Scalar('float32')})\nWhat to do: put the block in an Optional, if a field
+Record({'x': Scalar('float32')})\nWhat to do: write `Record({'x': Optional(...)})` if it
 may be missing
 >>> scheduled(named, None)
 InputError: example 0: expected an item 'x', got None: TypeError: 'NoneType' object is
@@ -104,8 +104,8 @@ InputError: example 0: expected something iterable, got 3: TypeError: 'int' obje
 not iterable; in Fold(Record({0: Identity(), 1: Scalar('float32')}) >> Fun...
 >>> scheduled(summed, 'abc')
 InputError: example 0, at [0]: expected float32[], got 'a'; in
-Pipe[0].Map.Scalar('float32')\nWhat to do: make a number of it before, as by
-`InputTransform(float)`
+Pipe[0].Map.Scalar('float32')\nWhat to do:
+look up a number for it before: `InputTransform({'a': 0, ...})`
 >>> scheduled(jf.Length(), 3)
 InputError: example 0: expected something with a length, got 3: TypeError: object of
 type 'int' has no len(); in Length('float32')
@@ -115,8 +115,8 @@ InputError: example 1: expected one of the keys 'a', 'b', got 'c'; in OneOf(func
 `default=`
 >>> scheduled(signs, ['a'])
 InputError: example 0: expected one of the keys 'a', 'b', got ['a'] (list); in
-OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to do: make a tuple
-of a list, which can be looked up
+OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to do: look up what can be
+hashed, such as a tuple in place of a list
 >>> scheduled(kinds, {'x': 1})
 InputError: example 0: expected what its function takes, got {'x': 1} (dict): KeyError:
 'kind'; in OneOf(kind, {1: GetItem('x') >> Scalar('float32')})
@@ -126,8 +126,8 @@ Pipe[0].InputTransform({'the': 1, 'cat': 2})\nWhat to do: pass `default=` for wh
 table lacks
 >>> scheduled(words, ['the'])
 InputError: example 0: expected a hashable value, to look it up, got ['the'] (list); in
-Pipe[0].InputTransform({'the': 1, 'cat': 2})\nWhat to do: make a tuple of a list, which
-can be looked up
+Pipe[0].InputTransform({'the': 1, 'cat': 2})\nWhat to do: look up what can be hashed,
+such as a tuple in place of a list
 >>> scheduled(inverse, 1, 0)
 InputError: example 1: expected what its function takes, got 0: ZeroDivisionError:
 division by zero; in Pipe[0].InputTransform(reciprocal)
@@ -136,14 +136,15 @@ division by zero; in Pipe[0].InputTransform(reciprocal)
 ... jf.compile(fickle >> number).schedule([1])
 RuntimeError: expected functions that give the same results on the same data, got
 examples that did not fit the expression, and did when they were read again; make what
-`InputTransform` and `OneOf` call depend on nothing else; it was BadItem: expected
-float32[], got None
+`InputTransform` and `OneOf` call depend on nothing else; it was expected float32[],
+got None
 >>> scheduled(shared(), 1.0, ring)
 InputError: example 1: expected data that end, got list that leads back to itself; write
-a block for each round of a graph with circles, which reads the one before; in Share
+a block for each round of a graph with cycles, which reads the one before; in Share
 >>> scheduled(keyed, [1, 2])
 InputError: example 0, at [0]: expected a key that is hashable, got [1] (list); in
-Pipe[0].Map.Share()\nWhat to do: make a tuple of a list, which can be looked up
+Pipe[0].Map.Share()\nWhat to do: look up what can be hashed, such as a tuple in
+place of a list
 >>> scheduled(number, 1, None)
 InputError: example 1: expected float32[], got None; in Scalar('float32')\nWhat to do:
 put it in an Optional, which takes `None`
@@ -206,8 +207,8 @@ InputError: example 0: expected float32[], got …; in Scalar('float32')
 ...     [{'x': []}, {'x': [1, 'two']}],
 ... )
 InputError: example 0, at [1]['x'][1]: expected float32[], got 'two'; in
-Pipe[0].Map.Record['x'].Pipe[0].Map.Scalar('float32')\nWhat to do: make a number of it
-before, as by `InputTransform(float)`
+Pipe[0].Map.Record['x'].Pipe[0].Map.Scalar('float32')\nWhat to do: look up a number for
+it before: `InputTransform({'two': 0, ...})`
 >>> scheduled(summed, [1], [2, None])
 InputError: example 1, at [1]: expected float32[], got None; in
 Pipe[0].Map.Scalar('float32')\nWhat to do: put it in an Optional, which takes `None`

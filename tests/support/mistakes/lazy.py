@@ -57,8 +57,8 @@ def steps(t: Any) -> Any:
     return add(left, right)
 
 
-circle: list[Any] = [1]
-circle.append(circle)
+cycle: list[Any] = [1]
+cycle.append(cycle)
 
 
 TABLE = r"""
@@ -201,8 +201,8 @@ example 0 of `like=`
 TypeError: expected `make` as a function that makes the layer, got Function(embed)
 (Function): write `jf.named('head', lambda: nn.Dense(8))`\nin lazy(function), on example
 0 of `like=`
->>> jf.compile(graph, like=[circle])
-TypeError: expected data without circles, got an object that contains itself, [1, [...]]
+>>> jf.compile(graph, like=[cycle])
+TypeError: expected data without cycles, got an object that contains itself, [1, [...]]
 (list); leave out what points back, or follow it without `share`, up to a depth\nin
 lazy(graph), on example 0 of `like=`
 >>> jf.compile(tree, like=[chain(5000)])

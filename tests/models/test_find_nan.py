@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jfold as jf
-from jfold.debug.nonfinite import Search
-from jfold.debug.nonfinite_rows import sum_of_floats
+from jfold.debug.find_nan import Search
+from jfold.debug.row_runner import sum_of_floats
 from jfold.device.results import returned
 from jfold.lower import lower
 

@@ -27,7 +27,8 @@ from jfold.base.errors import check_examples, expect
 from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build
-from jfold.debug.nonfinite_rows import (
+from jfold.debug.row_finder import CONSTANTS, NODES, find_row
+from jfold.debug.row_runner import (
     Arrays,
     Results,
     Runner,
@@ -39,7 +40,6 @@ from jfold.debug.nonfinite_rows import (
     sum_of_floats,
     waves,
 )
-from jfold.debug.row_finder import CONSTANTS, NODES, find_row
 from jfold.device.execution import make_execution
 from jfold.device.random_keys import without_draws
 from jfold.device.results import returned

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refusal of cyclic data: objects that contain themselves, with the way round."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from jfold.base.errors import elide
+from jfold.base.printing import callable_name
+from jfold.language.typed import TypedUse
+from jfold.language.walk import Located, Misfit, Path, Walk
+
+
+def refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:
+    """Raise `Misfit` for input `x` that contains itself, first met at `before`."""
+    # The cycle may pass through a shared object, whose error says more.
+    for (declaration, _), (first, values) in state.shared.items():
+        if not values and str(first.path).startswith(str(before)):
+            refuse_shared_cycle(declaration, first)
+    object_ = next(iter(objects_in(x)), Located(None))
+    cycle = elide(str(object_.path).removeprefix(str(before))) or 'it is'
+    kind = type(object_.value).__name__
+    text = f'expected data that end, got {kind} that contains itself, as {cycle}'
+    raise Misfit(text, str(node), before)
+
+
+def refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
+    """Raise `Misfit` for object `first`, whose shared result depends on itself."""
+    kind = type(first.value).__name__
+    name = callable_name(declaration.key)
+    by = '' if declaration.key is id else f', or to another of the same `{name}`'
+    text = (
+        f'expected data that end, got {kind} that leads back to itself{by}; write '
+        'a block for each round of a graph with cycles, which reads the one before'
+    )
+    raise Misfit(text, declaration.name, first.path)
+
+
+def objects_in(x: object) -> list[Located]:
+    """Return the `Located` objects in nested tuples and lists, left to right."""
+    if isinstance(x, Located):
+        return [x]
+    parts = x if isinstance(x, tuple | list) else ()
+    return [object_ for part in parts for object_ in objects_in(part)]
