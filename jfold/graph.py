@@ -11,7 +11,8 @@ operation in the program's order, node by node. The graph of an example does not
 on the examples traced with it: nodes of an operation, rows of a result, and the
 constants that one use of a block reads are in the order in which `Block.eval` meets
 them, depth first, the parts of a block from left to right; what several parts share is
-where it is met first. Constants of one type stand use by use.
+where it is met first. Constants of one type stand use by use, or if more than four uses
+make them, in the order in which they are met.
 
 In shapes, `rows` and `nodes` count those of all examples in one table.
 """

@@ -45,7 +45,7 @@ settings.register_profile(
 )
 settings.load_profile('jfold')
 
-gc.set_threshold(700, 10, 100)  # looking at all objects, seldom: modules are many
+gc.set_threshold(10_000, 20, 50)  # looking at objects, seldom: modules are many
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,24 +16,37 @@ def refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoRetu
     # The cycle may pass through a shared object, whose error says more.
     for (declaration, _), (first, values) in state.shared.items():
         if not values and str(first.path).startswith(str(before)):
-            refuse_shared_cycle(declaration, first)
+            rest = str(first.path).removeprefix(str(before))
+            refuse_shared_cycle(declaration, first, steps_to(x, first.path) + rest)
     object_ = next(iter(objects_in(x)), Located(None))
-    cycle = elide(str(object_.path).removeprefix(str(before))) or 'it is'
+    cycle = elide(steps_to(x, before)) or 'it is'
     kind = type(object_.value).__name__
     text = f'expected data that end, got {kind} that contains itself, as {cycle}'
     raise Misfit(text, str(node), before)
 
 
-def refuse_shared_cycle(declaration: Any, first: Located) -> NoReturn:
-    """Raise `Misfit` for object `first`, whose shared result depends on itself."""
+def refuse_shared_cycle(declaration: Any, first: Located, steps: str) -> NoReturn:
+    """Raise `Misfit` for object `first`, whose shared result depends on itself.
+
+    `steps` lead from it round to itself.
+    """
     kind = type(first.value).__name__
     name = callable_name(declaration.key)
     by = '' if declaration.key is id else f', or to another of the same `{name}`'
+    at = f', as {elide(steps)}' if steps else ''
     text = (
-        f'expected data that end, got {kind} that leads back to itself{by}; write '
+        f'expected data that end, got {kind} that leads back to itself{by}{at}; write '
         'a block for each round of a graph with cycles, which reads the one before'
     )
     raise Misfit(text, declaration.name, first.path)
+
+
+def steps_to(x: object, before: Path | None) -> str:
+    """Return the steps from a path to that of the first object in `x`."""
+    (object_, *_) = objects_in(x) or [Located(None)]
+    while object_.parts:
+        object_ = object_.parts[0]
+    return str(object_.path).removeprefix(str(before))
 
 
 def objects_in(x: object) -> list[Located]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections import Counter
@@ -16,7 +17,7 @@ import numpy as np
 
 from jfold import blocks as b
 from jfold.base.arrays import strong
-from jfold.base.errors import MASKED, BadItem, has_masked, short_repr
+from jfold.base.errors import BadItem, has_masked, short_repr
 from jfold.base.memo import memoized
 from jfold.language.function_layers import arguments_of
 from jfold.language.inference import infer
@@ -119,24 +120,21 @@ class Arrays:
 
         Overflow is refused, as are values not in `[0, below)` unless `below` is `None`.
         """
-        if has_masked([x.value], len(type_.shape)):
-            raise misfit(
-                node, f'expected {type_}, got {short_repr(x.value)}, {MASKED}', x
-            )
         # What NumPy converts without change is returned; all else is refused below.
-        try:
-            array = np.asarray(x.value)
-        except Exception:  # the object is ragged, or its `__array__` raises
-            array = np.empty(0, object)
-        if array.shape == type_.shape and array.dtype.kind in 'biufcV':
+        array = np.empty(0, object)
+        if not has_masked([x.value], len(type_.shape)):
+            # The object may be ragged, or its `__array__` raise.
+            with contextlib.suppress(Exception):
+                array = np.asarray(x.value)
+        is_number = array.dtype.kind in 'biufcV' and not array.dtype.names
+        if array.shape == type_.shape and is_number:
             with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
                 converted = array.astype(type_.dtype)
-            if below is not None and not all(
-                0 <= number < below for number in array.flat
-            ):
-                text = f'ints from 0 to {below - 1}, as `below={below}` says'
-                raise misfit(node, f'expected {text}, got {short_repr(x.value)}', x)
             if _is_exact(array, converted):
+                numbers = converted.ravel().tolist()
+                if below and (outside := [n for n in numbers if not 0 <= n < below]):
+                    text = f'ints from 0 to {below - 1}, as `below={below}` says'
+                    raise misfit(node, f'expected {text}, got {outside[0]}', x)
                 return converted
         try:  # the engine's conversion has the detailed errors
             to_array([x.value], type_)

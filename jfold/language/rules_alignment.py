@@ -27,6 +27,7 @@ from jfold.language.writing import (
     side_by_side,
     zeros_written,
 )
+from jfold.language.writing import number as number_of
 from jfold.tracing.helpers import grouped, index_of, ints_of
 from jfold.types import (
     BroadcastType,
@@ -361,7 +362,7 @@ def _(block: b.Padded, node: Any, value: s.Symbol, w: Lines) -> s.Symbol:
     if any(isinstance(leaf, ObjectType) for leaf in leaf_types(item)):
         fail(node, 'items of tensors, which have zeros', str(item))
     operand = counted(sequence(value, w), w)
-    w.line(f'at_most_items({operand.n}, {block.length})')
+    w.line(f'at_most_items({operand.n}, {number_of(block.length)})')
     zeros = (zeros_written(type_, w) for type_ in node.output)
     return tuple([_item_or_zero(operand, k, zero, w) for k, zero in enumerate(zeros)])
 

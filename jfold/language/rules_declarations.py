@@ -11,7 +11,12 @@ from jfold import blocks as b
 from jfold.base.operands import map_sources
 from jfold.base.trampoline import Steps
 from jfold.blocks.compose import Composition, Numbers
-from jfold.language.data_cycles import objects_in, refuse_cycle, refuse_shared_cycle
+from jfold.language.data_cycles import (
+    objects_in,
+    refuse_cycle,
+    refuse_shared_cycle,
+    steps_to,
+)
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path
@@ -75,20 +80,21 @@ def _(block: b.Reference, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
     entry: Any = None
     calls = state.calls[declaration]
     if len(calls) >= deep.MAX_DEPTH:
-        text = f'nested more than {deep.MAX_DEPTH:,} deep; does the data contain itself'
-        raise misfit(node, f'{text}?', x)
+        expected = f'expected data at most {deep.MAX_DEPTH:,} deep, got deeper'
+        hint = 'cut what contains itself, and end functions that make ever new data'
+        raise misfit(node, expected, x, hint)
     if declaration.key is not None:
         entry = declaration, _key_of(declaration, node, x, state)
         if entry in state.shared:
             first, values = state.shared[entry]
             if not values:  # met again while its value was being computed
-                refuse_shared_cycle(declaration, first)
+                refuse_shared_cycle(declaration, first, steps_to(x, first.path))
             return values[0]
         # The entry keeps the object alive, so that no other object gets its id.
         state.shared[entry] = x, ()
     # Control flow depends on objects alone, so a call on the objects of an unfinished
     # call of the same declaration would never end.
-    call = tuple(id(object_.value) for object_ in objects_in(x))
+    call = tuple(deep.identity(object_.value) for object_ in objects_in(x))
     if call in calls:
         refuse_cycle(node, x, calls[call], state)
     calls[call] = path_of(x) or EXAMPLE

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import InputError, describe_error, hint_for, short_repr
+from jfold.base.errors import InputError, describe_error, hint_for, is_int, short_repr
 from jfold.base.tracebacks import line_text
 from jfold.base.trampoline import Steps
 from jfold.blocks.lazy import CallPlace, PlacedNode
@@ -127,10 +127,16 @@ class Misfit(Exception):
 
 @dataclass(eq=False, slots=True)
 class Located:
-    """A Python object with its path in the example; `None` for the length of a list."""
+    """A Python object with its path in the example; `None` for the length of a list.
+
+    Attributes:
+      parts: the objects in a tuple or list that a block has packed, each with its own
+        path; `None` for an object of the data.
+    """
 
     value: object
     path: Path | None = EXAMPLE
+    parts: list[Located] | None = None
 
     def step(self, value: object, text: str) -> Located:
         """Return `value`, found inside this object, with a path longer by `text`."""
@@ -252,13 +258,16 @@ class Walk:
     # ---- objects
 
     def as_object(self, x: Any) -> Located:
-        """Return objects in nested tuples and lists as one, at the first one's path."""
+        """Return objects in nested tuples and lists as one, where all of them are."""
         if isinstance(x, Located):
             return x
         parts = [self.as_object(part) for part in x]
-        path = parts[0].path if parts else EXAMPLE
+        path = common_prefix(p for p in (part.path for part in parts) if p is not None)
+        path = path or EXAMPLE
         container = tuple if isinstance(x, tuple) else list
-        return Located(container(part.value for part in parts), path)
+        # The container is not in the data, so steps into it add nothing to the path.
+        end = End(path.before, path.text, path.length)
+        return Located(container(part.value for part in parts), end, parts)
 
     def apply(
         self, node: TypedUse, fn: Callable[[Any], Any], x: Located, what: str
@@ -314,6 +323,8 @@ class Walk:
         `Misfit` is raised if there is no default either, or the field cannot be read.
         """
         x = self.as_object(value)
+        if x.parts and is_int(key) and -len(x.parts) <= key < len(x.parts):
+            return x.parts[key]
         try:
             return x.step(field_of(x.value, key), _step(x.value, key))
         except Exception as error:
@@ -338,6 +349,8 @@ class Walk:
         if why := why_no_sequence(x.value):
             text = f'expected a sequence, got {short_repr(x.value)}; {why}'
             raise misfit(node, text, x)
+        if x.parts is not None:
+            return [*x.parts]
         try:
             items = listed(x.value)
         except Exception as error:

@@ -29,7 +29,8 @@ Array = np.ndarray[Any, Any]
 
 
 _INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # dtypes of Python's numbers
-_MIXED = (_FLOAT, np.dtype(np.complex128))  # NumPy's dtypes of ints mixed with floats
+# NumPy's dtypes of ints mixed with floats.
+_MIXED = (*map(np.dtype, (float, complex, np.longdouble, np.clongdouble)),)
 
 
 def to_array(items: Sequence[Any], type_: TensorType) -> Array:
@@ -144,7 +145,7 @@ def _advice(item: Any, type_: TensorType) -> str:
     if isinstance(item, list | tuple) and any(x is None for x in item):
         return 'write `Map(Optional(Scalar()))`, where some are `None`'
     try:
-        shape = np.shape(item)
+        shape = np.asarray(item).shape
     except ValueError:  # lists of several lengths
         return 'write `Map(Map(Scalar()))` for lists of any length in a list'
     except Exception:  # which the message tells

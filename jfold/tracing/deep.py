@@ -74,6 +74,11 @@ def run(call: Generator[Any, Any, Any]) -> Any:
             look += min(look, max(MAX_DEPTH + 1 - most, look // 4))
 
 
+def identity(x: object) -> Any:
+    """Return a key of `x`: its id; of a tuple, which may be made anew, its items'."""
+    return (*map(id, x),) if type(x) is tuple else id(x)
+
+
 def _repeat(calls: list[Generator[Any, Any, Any]]) -> bool:
     """Return whether two of the calls are of the same function on the same objects."""
     seen = set()
@@ -83,7 +88,7 @@ def _repeat(calls: list[Generator[Any, Any, Any]]) -> bool:
         names = code.co_varnames[: code.co_argcount]
         # Parameters named x... hold objects of the data. Others, such as row numbers,
         # do not decide which calls follow.
-        objects = [id(frame.f_locals[x]) for x in names if x.startswith('x')]
+        objects = [identity(frame.f_locals[x]) for x in names if x.startswith('x')]
         key = code, *objects
         if objects and key in seen:
             return True

@@ -35,6 +35,8 @@ def length_of(item: Any) -> int:
     """Return `len(item)`; 0 for a mapping, or where `len` fails."""
     try:
         return 0 if isinstance(item, Mapping) else len(item)
+    except RecursionError:  # the stack ends here: the deep form reads the length
+        raise
     except Exception:
         return 0
 
@@ -89,7 +91,10 @@ def ints_of(numbers: Any) -> np.ndarray[Any, Any]:
     array = np.asarray(numbers)
     if array.ndim != 1 or (array.size and array.dtype.kind not in 'iu'):
         raise TypeError(f'they are {array.dtype}{list(array.shape)}')
-    return array.astype(np.int64)
+    result = array.astype(np.int64)
+    if array.dtype.kind == 'u' and (result < 0).any():
+        raise TypeError(f'they go up to {array.max()}')
+    return result
 
 
 # ---- what source calls ---------------------------------------------------------------

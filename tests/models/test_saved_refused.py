@@ -22,7 +22,9 @@ from saved_models import TREES, model, params, rooms, sums
 import jfold as jf
 from jfold.files import storage
 from jfold.files.encoding import tags
+from jfold.language.inference import infer
 from jfold.language.portable import USE
+from jfold.lower import lower_typed
 from jfold.models import saved as saving
 
 
@@ -385,6 +387,15 @@ def test_only_named_modules_are_imported(path: Path) -> None:
         record[1] for record in saved(path)['program']['records'] if record[0] == 'name'
     }
     assert names == {'builtins', 'saved_functions'}
+
+
+def test_a_length_of_another_type_is_no_code() -> None:
+    """What a file says of a block is restored without its constructor."""
+    typing = infer(jf.Map(jf.Scalar()) >> jf.Padded(3) >> jf.Concat())
+    (padded,) = (x for x in typing.root.parts if isinstance(x.block, jf.Padded))
+    object.__setattr__(padded.block, 'length', '3) or print(1')
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an int"):
+        lower_typed(typing, fuses=True, unrolls=False)
 
 
 def test_a_failure_leaves_the_old_file(

@@ -216,6 +216,30 @@ def test_what_to_do_with_what_is_no_number(
     assert caught.value.hint.startswith(hint)
 
 
+def test_ints_beside_long_floats_are_kept_or_refused() -> None:
+    with pytest.raises(BadItem, match='which float64 cannot hold'):
+        to_array([np.longdouble(3), 2**64 - 1], jf.TensorType((), 'float64'))
+
+
+@pytest.mark.parametrize(
+    ('value', 'below'),
+    [
+        *itertools.product([math.nan, math.inf, 2**40, np.ma.masked], [None, 5]),
+        (np.zeros((), 'f4,f4'), None),
+        (7, 5),
+    ],
+)
+def test_the_twin_refuses_a_leaf_with_the_text_of_a_batch(
+    value: Any, below: int | None
+) -> None:
+    leaf, texts = jf.Scalar('int32', below=below), []
+    for read in leaf.eval, lambda x: jf.compile(leaf).trace([x]):
+        with pytest.raises(jf.InputError) as caught:
+            read(value)
+        texts.append((str(caught.value), caught.value.hint))
+    assert texts[0] == texts[1]
+
+
 # ---- what is masked ------------------------------------------------------------------
 
 MASKED = re.escape('some of it masked: fill it, `x.filled(0)`, or leave it out')

@@ -186,3 +186,20 @@ def test_a_size_far_beyond_the_examples() -> None:
     with pytest.raises(ValueError, match=message):
         next(model.batches(iter([1, 2]), 10**9))
     assert model.programs == 0
+
+
+def test_through_tuples_that_blocks_make() -> None:
+    """Each call has a new tuple, of the same objects; both readings find the cycle."""
+    pair = jf.ForwardDeclaration(name='pair')
+    next_pair = jf.GetItem(0) >> jf.AllOf(jf.GetItem('a'), jf.GetItem('b')) >> pair()
+    pair.resolve_to(
+        jf.OneOf(jf.GetItem(1), {0: jf.GetItem(0) >> jf.Scalar(), 1: next_pair})
+    )
+    ring: dict[str, Any] = {'b': 1}
+    ring['a'] = ring
+    for read in pair().eval, lambda x: jf.compile(pair()).trace([x]):
+        with pytest.raises(jf.InputError, match=r"contains itself, as \[0\]\['a'\]"):
+            read((ring, 1))
+        text = r"at \[0\]\['a'\]\['a'\]: expected float32\[\], got 'x'"
+        with pytest.raises(jf.InputError, match=text):
+            read(({'a': {'a': 'x', 'b': 0}, 'b': 1}, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import pytest
@@ -123,7 +123,7 @@ def test_the_bound_is_of_levels(
     endless = nested(bound + bound // 4)
     with pytest.raises(deep.Endless):
         deep.run(record([endless]))
-    assert f'nested more than {bound} deep' in str(expression.explain(endless))
+    assert f'at most {bound} deep' in str(expression.explain(endless))
 
 
 def test_only_the_example_at_fault_is_explained(
@@ -191,7 +191,7 @@ def test_data_that_functions_make_end_at_a_bound(
     tree.resolve_to(jf.OneOf(type, {int: jf.Scalar(), list: again}))
     model = jf.compile(tree())
     for run in lambda x: model.schedule([1, x]), model.eval:
-        with pytest.raises(jf.InputError, match='nested more than 2,000 deep'):
+        with pytest.raises(jf.InputError, match='at most 2,000 deep'):
             run([1])
     assert model.eval(1) == 1
 
@@ -207,3 +207,26 @@ def test_the_bound_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert deep.run(calls(bound)) is None
     with pytest.raises(deep.Endless):
         deep.run(calls(bound + 1))
+
+
+class Triple:
+    """An object with three items, which is no list."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, k: int) -> float:
+        return [1.0, 2.0, 3.0][k]
+
+
+def test_the_length_of_data_is_read_at_the_end_of_the_stack_too() -> None:
+    """Else an item too many would be accepted, where `len` does not fit any more."""
+    nested = jf.ForwardDeclaration(name='nested')
+    pair = jf.Record((jf.Scalar(), jf.Scalar())) >> jnp.add
+    inner = jf.Record({0: nested()}) >> jf.GetItem(0)
+    nested.resolve_to(jf.OneOf(type, {tuple: inner, Triple: pair}))
+    model, data = jf.compile(nested()), cast(Any, Triple())
+    for _ in range(sys.getrecursionlimit()):
+        data = (data,)
+        with pytest.raises(jf.InputError, match='expected 2 items, got 3'):
+            model.trace([data])

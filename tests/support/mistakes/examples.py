@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,9 @@ ring.append(ring)
 whole = jf.Scalar('int32')
 summed = numbers >> jf.Sum()
 named = jf.Record({'x': number})
+picked = jf.Record((numbers, jf.Identity())) >> jf.Pick() >> jf.Sum()
+packed = jf.AllOf(jf.GetItem('a'), jf.GetItem('b'))
+same = jf.InputTransform(lambda x: x)
 words = jf.InputTransform({'the': 1, 'cat': 2}) >> number
 inverse = jf.InputTransform(reciprocal) >> number
 signs = jf.OneOf(lambda x: x, {'a': jf.Zeros([]), 'b': jf.Zeros([])})
@@ -115,8 +119,8 @@ InputError: example 1: expected one of the keys 'a', 'b', got 'c'; in OneOf(func
 `default=`
 >>> scheduled(signs, ['a'])
 InputError: example 0: expected one of the keys 'a', 'b', got ['a'] (list); in
-OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to do: look up what can be
-hashed, such as a tuple in place of a list
+OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to do: look up
+what can be hashed, such as a tuple in place of a list
 >>> scheduled(kinds, {'x': 1})
 InputError: example 0: expected what its function takes, got {'x': 1} (dict): KeyError:
 'kind'; in OneOf(kind, {1: GetItem('x') >> Scalar('float32')})
@@ -139,8 +143,9 @@ examples that did not fit the expression, and did when they were read again; mak
 `InputTransform` and `OneOf` call depend on nothing else; it was expected float32[],
 got None
 >>> scheduled(shared(), 1.0, ring)
-InputError: example 1: expected data that end, got list that leads back to itself; write
-a block for each round of a graph with cycles, which reads the one before; in Share
+InputError: example 1: expected data that end, got list that leads back to itself, as
+[1]; write a block for each round of a graph with cycles, which reads the one before; in
+Share
 >>> scheduled(keyed, [1, 2])
 InputError: example 0, at [0]: expected a key that is hashable, got [1] (list); in
 Pipe[0].Map.Share()\nWhat to do: look up what can be hashed, such as a tuple in
@@ -148,6 +153,18 @@ place of a list
 >>> scheduled(number, 1, None)
 InputError: example 1: expected float32[], got None; in Scalar('float32')\nWhat to do:
 put it in an Optional, which takes `None`
+>>> scheduled(picked, ([1, 2, 3], [2**64 - 1]))
+InputError: example 0, at [1]: expected a list of ints, got [18446744073709551615]
+(list): TypeError: they go up to 18446744073709551615; in Pipe[1].Pick()
+>>> scheduled(summed, [1.0], [2.0, types.SimpleNamespace(shape='circle')])
+InputError: example 1, at [1]: expected float32[], got namespace(shape='circle')
+(SimpleNamespace); in Pipe[0].Map.Scalar('float32')
+>>> scheduled(packed >> same >> jf.GetItem(1) >> number, {'a': 1.0, 'b': None})
+InputError: example 0: expected float32[], got None; in Pipe[3].Scalar('float32')\nWhat
+to do: put it in an Optional, which takes `None`
+>>> scheduled(packed >> jf.GetItem(1) >> number, {'a': 1.0, 'b': None})
+InputError: example 0, at ['b']: expected float32[], got None; in
+Pipe[2].Scalar('float32')\nWhat to do: put it in an Optional, which takes `None`
 >>> scheduled(number, '3.5')
 InputError: example 0: expected float32[], got '3.5'; in Scalar('float32')\nWhat to do:
 make a number of it before, as by `InputTransform(float)`
