@@ -16,7 +16,9 @@ from typing import Any
 # This many nested calls of each function are always allowed. Without a bound, a user's
 # function that makes ever new objects to descend into would fill the memory.
 MAX_DEPTH = 120_000
-FIRST_LOOK = 1 << 4  # the number of nested calls at which a cycle is first looked for
+# The number of nested calls at which a cycle is first looked for, and from which tuples
+# are compared by their items, which takes longer.
+FIRST_LOOK, FIRST_LOOK_INSIDE = 1 << 4, 1 << 13
 
 
 class Endless(Exception):
@@ -68,7 +70,7 @@ def run(call: Generator[Any, Any, Any]) -> Any:
             most = max(codes.values())
             # A cycle shorter than half of the calls repeats within the later half. One
             # longer than half of the bound is left to the walk that finds the path.
-            is_cycle = look < MAX_DEPTH and _repeat(calls[look // 2 :])
+            is_cycle = look < MAX_DEPTH and _repeat(calls[look // 2 :], look)
             if is_cycle or most > MAX_DEPTH:
                 raise Endless
             look += min(look, max(MAX_DEPTH + 1 - most, look // 4))
@@ -79,8 +81,9 @@ def identity(x: object) -> Any:
     return (*map(id, x),) if type(x) is tuple else id(x)
 
 
-def _repeat(calls: list[Generator[Any, Any, Any]]) -> bool:
+def _repeat(calls: list[Generator[Any, Any, Any]], look: int) -> bool:
     """Return whether two of the calls are of the same function on the same objects."""
+    key_of = identity if look >= FIRST_LOOK_INSIDE else id
     seen = set()
     for waiting in calls:
         frame = waiting.gi_frame  # type: ignore[attr-defined]
@@ -88,7 +91,7 @@ def _repeat(calls: list[Generator[Any, Any, Any]]) -> bool:
         names = code.co_varnames[: code.co_argcount]
         # Parameters named x... hold objects of the data. Others, such as row numbers,
         # do not decide which calls follow.
-        objects = [identity(frame.f_locals[x]) for x in names if x.startswith('x')]
+        objects = [key_of(frame.f_locals[x]) for x in names if x.startswith('x')]
         key = code, *objects
         if objects and key in seen:
             return True
