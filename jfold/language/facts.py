@@ -105,8 +105,6 @@ class OperationChoice:
       inside: the operations that are fused into others.
       kinds: if rounds of messages are unrolled, per place the numbers of its operation
         before and after unrolling.
-      levelled: if they are, the operations, by their numbers before, that may stay
-        recurrent.
     """
 
     operations: tuple[Operation, ...] | None = None
@@ -114,7 +112,6 @@ class OperationChoice:
     feeds: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     inside: frozenset[int] = frozenset()
     kinds: tuple[tuple[int, int], ...] | None = None
-    levelled: frozenset[int] = frozenset()
 
     def outside_inputs(
         self,

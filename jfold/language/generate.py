@@ -63,11 +63,9 @@ class Generator(Round):
         leaves = [
             x.name if isinstance(x, s.Tensor) else getattr(x, 'text', '') for x in flat
         ]
-        if w.count is None and leaves and w.arguments.issuperset(leaves):
+        if leaves and w.arguments.issuperset(leaves):
             self.untouched[w.key].append((key, str(self.node)))
-        # In code for lists, one tensor is made of each item of the one argument.
-        operand = ', '.join(map(s.packed, flat))
-        argument = operand if w.count is None else 'y'
+        argument = ', '.join(map(s.packed, flat))
         w.region = Region()  # the call may append rows
         text = f'(yield {name}({argument}))' if self.deep else f'{name}({argument})'
         like = self.known((key, 'result'), self.template(node.output))
@@ -80,10 +78,6 @@ class Generator(Round):
                 text = f'{memo}[{entry}] if {entry} in {memo} else {text}'
         of = s.packed(flat[0]) if flat else ''
         wanted = f'{name}_of_{of}' if of.isidentifier() and len(of) < 16 else name
-        if w.count is not None:
-            result = w.variable(wanted)
-            w.line(f'{result} = [{text} for y in {operand}]')
-            return s.renamed(like, iter([result]))
         if w.tail and not self.deep:
             self.joined((w.key, 'result'), like)
             w.line(f'return {text}')

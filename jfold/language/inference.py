@@ -390,7 +390,6 @@ def infer(root: b.Block) -> TypedExpression:
     named = with_unique_names(functions, ranks)
     for node in state.nodes:
         node.layer = None if node.layer is None else named[node.layer]
-        node.observes = node.block in state.observing
     _mark_draws(state)
     return TypedExpression(top, state.declarations, tuple(named.values()), metrics)
 

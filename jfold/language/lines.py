@@ -47,8 +47,6 @@ class Lines:
       of_cases: the variables of cases already written, which later code may reuse.
       known: a memo of blocks with several uses: (operand, value) by use and operand.
       region: the straight-line code that the next line belongs to.
-      count: the text of the number of items, where each line works on lists of all
-        items of a sequence (`rules_sequences`); else `None`.
       tail: whether the function returns the value of the block that is being written.
     """
 
@@ -62,7 +60,6 @@ class Lines:
         self.of_cases: set[str] = set()
         self.known: dict[Hashable, tuple[s.Symbol, s.Symbol]] = {}
         self.region = Region()
-        self.count: str | None = None
         self.tail = False
 
     # ---- lines and variables
@@ -106,15 +103,15 @@ class Lines:
     def nested(self) -> Iterator[None]:
         """Indent lines written in a `with` block: the body of a loop or case.
 
-        The memo `known` is empty in the body, as in code for lists, and restored behind
-        it: a body that does not run computes nothing.
+        The memo `known` is empty in the body, and restored behind it: a body that does
+        not run computes nothing.
         """
-        before = self.count, self.tail, self.known
-        self.region, self.count, self.known = Region(), None, {}
+        before = self.tail, self.known
+        self.region, self.known = Region(), {}
         self.depth += 1
         yield
         self.depth -= 1
-        self.count, self.tail, self.known = before
+        self.tail, self.known = before
         # The nested lines may have appended rows: indices from before do not hold.
         self.region = Region()
 
@@ -241,7 +238,7 @@ class Lines:
         """
         read = None if isinstance(node.input, VoidType) else value
         identity = read.name if isinstance(read, s.Tensor) else id(read)
-        key = node, identity, self.count
+        key = node, identity
         if node.shared and key in self.known:
             return self.known[key][1]
         before, self.tail = self.tail, self.tail and tail
@@ -260,7 +257,7 @@ class Lines:
     # ---- rows
 
     def row(self, rows: Rows, entries: Sequence[tuple[Tape, str]]) -> str:
-        """Return the text of the index of the next row, or rows, in `rows`.
+        """Return the text of the index of the next row in `rows`.
 
         It is the length of the tape of the first entry, or the index of the region.
         """
@@ -270,24 +267,20 @@ class Lines:
             rows.counter = region.counter
             return region.row
         rows.counter = tape = entries[0][0]
-        if not is_alone and self.count is None:
+        if not is_alone:
             return tape.rows
-        name = self.variable('row')
-        self.line(f'{name} = {tape.rows}')
-        if is_alone:
-            region.row, region.counter = name, tape
-        return name
+        region.row, region.counter = self.variable('row'), tape
+        self.line(f'{region.row} = {tape.rows}')
+        return region.row
 
     def add(self, tape: Tape, text: str) -> None:
-        """Write `tape.append(text)`; in code for whole lists, `tape.extend(text)`."""
-        self.line(f'{tape.name}.{"append" if self.count is None else "extend"}({text})')
+        """Write `tape.append(text)`."""
+        self.line(f'{tape.name}.append({text})')
 
     def constant(self, index: int, wanted: str = 'CONSTANT') -> s.Tensor:
         """Return the program's constant `index` as an expression; write no code."""
         type_, _ = self.g.tables.constants[index]
-        name = self.g.constant_name(index, wanted)
-        text = name if self.count is None else f'([{name}] * {self.count})'
-        return s.Tensor(text, type_, level=GROUND)
+        return s.Tensor(self.g.constant_name(index, wanted), type_, level=GROUND)
 
     def constants(
         self,
@@ -308,13 +301,8 @@ class Lines:
         return replace(number, level=GROUND)
 
     def _numbered(self, maker: Maker, base: str, row: str, wanted: str) -> s.Tensor:
-        """Return the row number `base + row`, in a variable if not in step.
-
-        With `count` set, it is a range from that number on.
-        """
+        """Return the row number `base + row`, in a variable if not in step."""
         number = f'{base} + {row}'
-        if self.count is not None:
-            number = f'range({number}, {number} + {self.count})'
         if self.region.row == row and not maker.recurrent:
             return s.Tensor(number, maker.type, step=(self.region, maker))
         name = self.variable(wanted)
@@ -338,7 +326,7 @@ class Lines:
         # Without any entry nothing would count the rows: a tape of zeros does.
         if not entries and not self.is_in_step(rows):
             tape = rows.counter or g.tape(name, about)
-            entries = [(tape, '0' if self.count is None else f'[0] * {self.count}')]
+            entries = [(tape, '0')]
         row, outputs = self.row(rows, entries), []
         for maker, base in zip(makers, self._bases(o, inputs, makers), strict=True):
             number, k = self._numbered(maker, base, row, name), maker.output

@@ -28,7 +28,7 @@ from jfold.language.writing import (
     write_lookup,
     zeros_written,
 )
-from jfold.tracing.helpers import Numbers, reads_no_items
+from jfold.tracing.helpers import Numbers
 from jfold.types import ObjectType, Type, VoidType
 
 NO_ENTRY = 'pass `default=` for what a table lacks'
@@ -84,12 +84,7 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
     if not isinstance(block.fn, Mapping):
         name = callable_name(block.fn).replace('<lambda>', 'function')
         fn = w.g.name_for(name, block.fn)
-        # Without `w.count` `x` is one object, else a list of one object per item.
-        if w.count is None:
-            return in_variable(f'{fn}({argument_text(block.fn, x)})', w)
-        arguments = x if reads_no_items(block.fn) else f'all_readable({x})'
-        # Not by `map`, which a StopIteration of the function would end.
-        return in_variable(f'[{fn}(y) for y in {arguments}]', w)
+        return in_variable(f'{fn}({argument_text(block.fn, x)})', w)
     table = w.g.name_for('table', w.g.names.copied(block.fn))
     return write_lookup(table, x, [literal(entry, w) for entry in block.default], w)
 

@@ -194,8 +194,7 @@ def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
         if keys == [*range(len(keys))] and block.length == len(keys) and reads_all:
             return _write_unpacking(x, node, w)
         if block.length is not None and any(reads):
-            loop, y = ('', x.text) if w.count is None else (f'for y in {x.text}: ', 'y')
-            w.line(f'{loop}at_most({y}, {number(block.length)})')
+            w.line(f'at_most({x.text}, {number(block.length)})')
     values: list[Any] = []
     for key, part, is_read in zip(keys, node.parts, reads, strict=True):
         item = None
@@ -332,9 +331,7 @@ def _write_unpacking(x: s.Object, node: TypedUse, w: Lines) -> Any:
     names = [w.variable(_ordinal(k)) for k, _ in enumerate(node.parts)]
     count = len(names)
     left = ', '.join(names) if count > 1 else f'[{"".join(names)}]'
-    if w.count is not None:
-        w.line(f'{left} = columns({x.text}, {count})')
-    elif x.kind in (tuple, list):
+    if x.kind in (tuple, list):
         w.line(f'{left} = {x.text}')
     else:
         items = f'items({x.text}, {count})'
@@ -352,16 +349,15 @@ def _ordinal(k: int) -> str:
 def _write_field(x: s.Object, key: Any, default: tuple[Any, ...], w: Lines) -> s.Object:
     """Write code that reads field `key` of `x`, or else `default`; return the variable.
 
-    With `w.count`, `x` is a list of objects. `default` is `(value,)` or `()`.
+    `default` is `(value,)` or `()`.
     """
     shown = literal(key, w, 'place')
-    holder = x.text if w.count is None else 'y'
-    text = f'{holder}[{shown}]'
+    text = f'{x.text}[{shown}]'
     if default:
-        text = f'field_or({holder}, {shown}, {literal(default[0], w)})'
+        text = f'field_or({x.text}, {shown}, {literal(default[0], w)})'
     elif isinstance(key, str) and x.kind is not dict:
-        text += f' if type({holder}) is dict else field({holder}, {shown})'
+        text += f' if type({x.text}) is dict else field({x.text}, {shown})'
     wanted = key if isinstance(key, str) else 'item'
     name = w.variable(_ordinal(key) if type(key) is int and key >= 0 else wanted)
-    w.line(f'{name} = {text if w.count is None else f"[{text} for y in {x.text}]"}')
+    w.line(f'{name} = {text}')
     return s.Object(name)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from jfold import blocks as b
@@ -15,7 +15,6 @@ from jfold.language.flax_cells import check_end
 from jfold.language.inference import Inference, check_dtype, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
-from jfold.language.symbols import Region
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Located, Walk, misfit, walk, zero_of
 from jfold.language.writing import counted, sequence, zeros_written
@@ -126,116 +125,9 @@ def _(block: b.Map, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     operand = sequence(value, w)
     if isinstance(operand, s.Endless):
         return s.Endless(w.part(part, operand.item))
-    if _can_map_lists(part, operand.items, w):
-        # The block runs on whole lists of items.
-        operand = counted(operand, w)
-        before = w.count, w.tail, dict(w.known)
-        w.region, w.count, w.tail = Region(), operand.n, False
-        items = w.part(part, operand.items)
-        w.count, w.tail, w.known = before
-        w.region = Region()
-        return s.Items(items, operand.n)
-    if w.g.deep:
-        # In the plain form this may be written for lists, with a count. Then other
-        # sequences are known to be as long, which fusion needs: so it must be here.
-        operand = counted(operand, w)
-    items = w.loop(operand, lambda item: w.part(part, item), 'value')
-    lists = list(s.leaves(items))
-    n = operand.n
-    # The lists made here have `n` items: `len` of one replaces a longer expression.
-    if not n.isidentifier() and not n.isdigit() and lists:
-        n = f'len({lists[0].text})'
-    return s.Items(items, n)
-
-
-# ---- Map without a loop --------------------------------------------------------------
-
-# One `words.extend(items)` records all items, in place of a loop over them. Only for
-# blocks that do the same to every item. Rows have to be recorded in the order of
-# evaluation, item after item, so no operation may be applied twice to an item.
-
-IN_LISTS = (
-    *(b.Tensor, b.InputTransform, b.OneHotFromList, b.FromTensor, b.Void, b.Function),
-    *(b.Identity, b.Pipe, b.AllOf, b.Record, b.GetItem, b.Reference, b.Share),
-)
-
-
-def _can_map_lists(node: TypedUse, items: Any, w: Lines) -> bool:
-    """Return whether source can run a block on lists of items without a loop."""
-    leaves = list(s.leaves(items))
-    if not leaves or any(isinstance(x, s.Nested) for x in leaves):
-        return False
-    nodes, repeated = list[TypedUse](), list[TypedUse]()
-    for part in _reached([node], repeated):
-        if not _is_simple(part, w):  # its inner blocks are not looked at
-            return False
-        nodes.append(part)
-    makers = [x for part in nodes for x in _makers(part, w)]
-    if len({*makers}) != len(makers):
-        return False
-    # What is evaluated a second time must make no rows, nor must anything inside it.
-    if any(x for part in _reached(repeated, []) for x in _makers(part, w)):
-        return False
-    # A called function may append rows to the same tables as the other uses, whose rows
-    # would then be out of order.
-    return len(makers) == 1 or not any(isinstance(x, b.Reference) for x in makers)
-
-
-def _reached(nodes: Iterable[TypedUse], repeated: list[TypedUse]) -> Iterator[TypedUse]:
-    """Yield every block use in the trees `nodes` once; append repeats to `repeated`.
-
-    The bodies of functions that the source calls are not entered.
-    """
-    seen, waiting = set[TypedUse](), [*nodes]
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            repeated.append(node)
-            continue
-        seen.add(node)
-        yield node
-        if not isinstance(node.block, b.Reference | b.Share):
-            waiting += [part for part in node.parts if part is not None]
-
-
-def _is_simple(node: TypedUse, w: Lines) -> bool:
-    """Return whether a block, inner blocks aside, can process a whole list at once."""
-    if not isinstance(node.block, IN_LISTS) or None in node.parts:
-        return False
-    if any(isinstance(x, SequenceType) for x in (node.input, node.output)):
-        return False
-    if node.observes or node.draws:
-        return False
-    if isinstance(node.block, b.Reference | b.Share):
-        is_plain = isinstance(node.input, ObjectType | TensorType)
-        is_tensor = isinstance(node.output, TensorType)
-        return is_plain and is_tensor and not w.g.deep
-    o = _computing(node, w)
-    return o is None or not w.g.reads_own_level(o)
-
-
-def _computing(node: TypedUse, w: Lines) -> int | None:
-    """Return the number of the operation that a use computes by; `None` without one."""
-    if node.layer is None or node.origins is None or not node.origins.computed:
-        return None
-    return w.g.tables.computing(node)
-
-
-def _makers(node: TypedUse, w: Lines) -> Iterator[Hashable]:
-    """Yield a key for each operation, constant type or call whose rows a block records.
-
-    Inner blocks are left out. Equal keys mean that rows go to the same table.
-    """
-    block = node.block
-    if isinstance(block, b.Reference):
-        yield block
-    elif isinstance(block, b.Share):
-        yield node.parts[0].block
-    elif isinstance(block, b.Tensor):
-        yield block.type, block.below
-    elif (o := _computing(node, w)) is not None:
-        # A fused operation has no rows of its own: its key equals no other.
-        yield w.g.chosen.number.get(o, o) if o not in w.g.chosen.inside else object()
+    operand = counted(operand, w)  # so what is made of its items is known to be as long
+    values = w.loop(operand, lambda item: w.part(part, item), 'value')
+    return s.Items(values, operand.n)
 
 
 @output_type.register

@@ -167,12 +167,6 @@ class Round:
                 tensor.use[0].readers.add(reader)
         return tuple(tensor.makers for tensor in operands)
 
-    def reads_own_level(self, o: int) -> bool:
-        """Return whether operation `o` may be recurrent; else each row's level is 1."""
-        if self.chosen.kinds is not None:
-            return self.chosen.number.get(o, o) in self.chosen.levelled
-        return self.is_recurrent(self.chosen.number.get(o, o))
-
     def bit(self, place: int, output: int) -> ProducerSet:
         """Return a bit set with one member: output number `output` of a place."""
         while len(self.bits) <= place:

@@ -35,7 +35,6 @@ class TypedUse:
       shared: whether it stands for more than one use.
       draws: whether random numbers are drawn inside, so that each use has its own
         value.
-      observes: whether a `Metric` is inside, so that each use collects a row.
       facts: anything that the block's typing rule stores for its rules to walk and to
         write.
     """
@@ -50,7 +49,6 @@ class TypedUse:
     origins: Forwarding | None = None
     shared: bool = False
     draws: bool = False
-    observes: bool = False
     facts: Any = None
 
     @property

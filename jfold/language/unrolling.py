@@ -84,7 +84,7 @@ def unroll_rounds(
         levelled = frozenset(facts.operations[place] for place in split_parts.looped)
         operations, numbers = _staged_operations(split_parts, facts, parts.program)
         kinds = tuple(zip(facts.operations, numbers, strict=True))
-        chosen = replace(chosen, operations=operations, kinds=kinds, levelled=levelled)
+        chosen = replace(chosen, operations=operations, kinds=kinds)
         facts = replace(facts, operations=numbers)
         parts = _parts_of(program, operations, facts)
         if any(o in parts.looped and use not in levelled for use, o in kinds):

@@ -26,13 +26,8 @@ def argument_text(fn: object, text: str) -> str:
 
 
 def as_object(value: Any, w: Lines) -> s.Object:
-    """Return the symbol of one Python object that a value is packed into.
-
-    If `w.count` is set, the object is a list with a packed object for each item.
-    """
-    if isinstance(value, s.Object):
-        return value
-    return s.Object(s.packed(value, w.count or ''))
+    """Return the symbol of one Python object that a value is packed into."""
+    return value if isinstance(value, s.Object) else s.Object(s.packed(value))
 
 
 def zeros_written(type_: Type, w: Lines) -> s.Symbol:
@@ -50,17 +45,16 @@ def zeros_written(type_: Type, w: Lines) -> s.Symbol:
 def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
     """Write the look-up of `x` in dict `table`, with any default; return the entry.
 
-    With `w.count`, `x` is a list of keys. Without a default, the source raises
-    `KeyError` for a key that is absent.
+    Without a default, the source raises `KeyError` for a key that is absent.
     """
-    key = x if w.count is None else 'y'
-    text = f'{table}.get({key}, {default[0]})' if default else f'{table}[{key}]'
-    return in_variable(text if w.count is None else f'[{text} for y in {x}]', w)
+    return in_variable(
+        f'{table}.get({x}, {default[0]})' if default else f'{table}[{x}]', w
+    )
 
 
 def in_variable(text: str, w: Lines) -> s.Object:
-    """Write `value = <text>`, for lists `values = <text>`; return the variable."""
-    name = w.variable('value' if w.count is None else 'values')
+    """Write `value = <text>`; return the variable."""
+    name = w.variable('value')
     w.line(f'{name} = {text}')
     return s.Object(name)
 

@@ -45,7 +45,7 @@ from jfold.scheduling.spec import RESIDUALS, STRATEGIES, Capacity, Spec
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-FORMAT = 6
+FORMAT = 7
 POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # prefixes of arrays
 
 

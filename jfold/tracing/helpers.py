@@ -128,13 +128,6 @@ def items(x: Any, count: int) -> list[Any]:
     return [x[k] for k in range(count)]
 
 
-def columns(xs: Sequence[Any], count: int) -> list[list[Any]]:
-    """Return `count` lists: first items of all `xs`, second items, and so on."""
-    for x in xs:
-        at_most(x, count)
-    return [[x[k] for x in xs] for k in range(count)]
-
-
 def made_before(known: dict[Any, Any], key: object) -> Any:
     """Return `known[key]`; raise ValueError if that value is still being computed.
 
@@ -169,13 +162,6 @@ def readable(x: object) -> Any:
     if why_no_value(type(x)):
         raise TypeError('can be read only once')
     return x
-
-
-def all_readable(xs: Sequence[Any]) -> Sequence[Any]:
-    """Return `xs`, or raise TypeError if one is an iterator, readable only once."""
-    if any(map(why_no_value, set(map(type, xs)))):
-        raise TypeError('can be read only once')
-    return xs
 
 
 def same_length(*lengths: int) -> int:
@@ -235,8 +221,8 @@ PLAIN = frozenset({int, float, str, bool, tuple, list, dict, type(None)})
 HELPERS: dict[str, Any] = {'PLAIN': PLAIN} | {
     fn.__name__: fn
     for fn in (
-        *(field, field_or, made_before, items, columns, at_most, at_most_items),
+        *(field, field_or, made_before, items, at_most, at_most_items),
         *(sequence, same_length, index_of, numbers_of, grouped, made_with_rest),
-        *(groups_of, readable, all_readable),
+        *(groups_of, readable),
     )
 }

@@ -15,7 +15,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from binary_trees import binary
 from expressions import Expression, expressions
 from extent import drawn
 from graphs import canonical, check_components, same
@@ -77,21 +76,6 @@ def test_drawn_expressions(root: str) -> None:
         check(expression)
 
     equal()
-
-
-def test_deep_data_where_functions_of_lists_are_fused() -> None:
-    """Which are written for all items at once, but for deep data after a loop."""
-    divide, weigh = (jf.Function(f, name=f.__name__) for f in (jnp.divide, jnp.dot))
-
-    @jf.compose
-    def weighed(xs: Any) -> Any:
-        shares = jf.ZipWith(divide)(xs, jf.Broadcast()(jf.Sum()(xs)))
-        vectors = jf.Map(jf.Function(lambda x: jnp.stack([x, -x]), name='two'))(xs)
-        return jf.Sum()(jf.ZipWith(weigh)(shares, vectors))
-
-    program = jf.compile(jf.Map(binary(jf.Scalar(), jnp.add)) >> weighed).program
-    assert any(' >> ' in x.layer.name for x in program.operations)
-    check_program(program, [[1.0, (2.0, 3.0)], [], [2.0]])
 
 
 def test_two_uses_of_a_function_of_an_item() -> None:
