@@ -131,11 +131,13 @@ class Arrays:
             with np.errstate(all='ignore'), warnings.catch_warnings(action='ignore'):
                 converted = array.astype(type_.dtype)
             if _is_exact(array, converted):
-                numbers = converted.ravel().tolist()
-                if below and (outside := [n for n in numbers if not 0 <= n < below]):
-                    text = f'ints from 0 to {below - 1}, as `below={below}` says'
-                    raise misfit(node, f'expected {text}, got {outside[0]}', x)
-                return converted
+                if below is None:
+                    return converted
+                outside = [n for n in converted.ravel().tolist() if not 0 <= n < below]
+                if not outside:
+                    return converted
+                text = f'ints from 0 to {below - 1}, as `below={below}` says'
+                raise misfit(node, f'expected {text}, got {outside[0]}', x)
         try:  # the engine's conversion has the detailed errors
             to_array([x.value], type_)
         except BadItem as error:

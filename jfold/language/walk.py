@@ -262,12 +262,12 @@ class Walk:
         if isinstance(x, Located):
             return x
         parts = [self.as_object(part) for part in x]
-        path = common_prefix(p for p in (part.path for part in parts) if p is not None)
-        path = path or EXAMPLE
+        path = common_prefix(part.path for part in parts if part.path) or EXAMPLE
+        if not isinstance(path, End):
+            # The container is not in the data: steps into it add nothing to the path.
+            path = End(path.before, path.text, path.length)
         container = tuple if isinstance(x, tuple) else list
-        # The container is not in the data, so steps into it add nothing to the path.
-        end = End(path.before, path.text, path.length)
-        return Located(container(part.value for part in parts), end, parts)
+        return Located(container(part.value for part in parts), path, parts)
 
     def apply(
         self, node: TypedUse, fn: Callable[[Any], Any], x: Located, what: str
