@@ -84,6 +84,7 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
     Raises:
       InputError: an example does not fit the expression. No part of the batch is kept.
       RuntimeError: recording failed, but each example fitted when it was read again.
+      ValueError: a chain of operations is longer than row numbers can tell.
     """
     source: Source = program.source
     record = source.record  # which Python may refuse: that is no fault of the data
@@ -139,6 +140,14 @@ def _explained(
             result = explanation.renumbered(k).on(examples[k])
             result.__cause__ = explanation.__cause__
             return result
+    if isinstance(
+        error, OverflowError
+    ):  # of row numbers, whose highest bits are levels
+        most = (1 << 63 - program.source.recording.level) - 1
+        return ValueError(
+            f'expected chains of at most {most:,} operations, got longer ones; cut '
+            'sequences, or reduce them in parts'
+        )
     unsteady = RuntimeError(
         'expected functions that give the same results on the same data, got examples '
         'that did not fit the expression, and did when they were read again; make what '

@@ -15,6 +15,7 @@ from graphs import same
 import jfold as jf
 from jfold.graph import concatenate
 from jfold.language.expression import Expression
+from jfold.language.source_rounds import Round
 from jfold.language.walk import EXAMPLE, Path, common_prefix
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
@@ -26,7 +27,7 @@ SUMS: dict[str, Any] = {
     'map': lambda tree: jf.Map(tree) >> jf.Sum(),
     'fold': lambda tree: jf.Fold((jf.Identity(), tree) >> ADD, jf.Zeros([])),
 }
-ADD = jf.Function(jnp.add)
+ADD, START = jf.Function(jnp.add), jf.Zeros([])
 
 
 def sums(of_list: Any) -> jf.Block:
@@ -230,3 +231,13 @@ def test_the_length_of_data_is_read_at_the_end_of_the_stack_too() -> None:
         data = (data,)
         with pytest.raises(jf.InputError, match='expected 2 items, got 3'):
             model.trace([data])
+
+
+def test_more_levels_than_a_row_number_can_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Round, 'level', 60)
+    model = jf.compile(jf.Fold(jf.Record((jf.Identity(), jf.Scalar())) >> ADD, START))
+    assert model.trace([[1.0] * 7]).nodes == 7
+    with pytest.raises(ValueError, match='chains of at most 7 operations, got longer'):
+        model.trace([[1.0] * 7, [1.0] * 8])
