@@ -185,10 +185,9 @@ class Arrays:
 
 def _is_exact(before: Array, after: Array) -> bool:
     """Return whether a dtype conversion kept all numbers, up to rounding of floats."""
-    kinds = [jnp.issubdtype(x.dtype, np.inexact) for x in (before, after)]
-    if all(kinds):
-        complex_lost = before.dtype.kind == 'c' and after.dtype.kind != 'c'
-        overflow = np.isfinite(before) & ~np.isfinite(after)
-        return not (complex_lost or overflow.any())
+    if before.dtype.kind == 'c' and after.dtype.kind != 'c':
+        return False
+    if all(jnp.issubdtype(x.dtype, np.inexact) for x in (before, after)):
+        return not (np.isfinite(before) & ~np.isfinite(after)).any()
     # Python compares ints and floats exactly, NumPy after rounding.
     return bool(before.tolist() == after.tolist())

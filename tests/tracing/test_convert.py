@@ -226,6 +226,7 @@ def test_ints_beside_long_floats_are_kept_or_refused() -> None:
     [
         *itertools.product([math.nan, math.inf, 2**40, np.ma.masked], [None, 5]),
         (np.zeros((), 'f4,f4'), None),
+        (1 + 0j, None),
         (7, 5),
     ],
 )
