@@ -160,7 +160,7 @@ MODELS: dict[str, tuple[jf.Block, Draw, tuple[int, int, int]]] = {
     'a sum': (trees >> jf.Sum() >> loss, many(a_tree), (0, 2, 2)),
     'a mean': (trees >> jf.Mean() >> loss, many(a_tree), (0, 2, 2)),
     'attention': (trees >> attention >> loss, many(a_tree), (0, 2, 5)),
-    'softmax': (trees >> softmax >> loss, many(a_tree), (0, 2, 7)),
+    'softmax': (trees >> softmax >> loss, many(a_tree), (0, 2, 8)),
     'rounds': (trees >> rounds >> jf.Sum() >> loss, many(a_tree), (0, 2, 6)),
     'states of rounds': (trees >> rounds, many(a_tree), (0, 2, 4)),
     'a sum that is read twice': (
@@ -202,7 +202,7 @@ MODELS: dict[str, tuple[jf.Block, Draw, tuple[int, int, int]]] = {
         tree_of(words),
         (2, 2, 0),
     ),
-    'softmax below': (tree(jf.Map(word) >> softmax) >> loss, tree_of(words), (7, 2, 0)),
+    'softmax below': (tree(jf.Map(word) >> softmax) >> loss, tree_of(words), (8, 2, 0)),
     'rounds below, softmax above': (
         jf.Map(bags) >> softmax >> loss,
         many(tree_of(words)),
