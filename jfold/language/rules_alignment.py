@@ -208,7 +208,7 @@ def _(block: b.Nth, node: TypedUse, x: Sequence[object], state: Walk) -> object:
 @write.register(b.Nth)
 def _(block: b.Nth, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     first, second = value
-    operand, index = sequence(first, w), as_object(second, w)
+    operand, index = sequence(first, w), as_object(second)
     name = w.variable('index')
     w.line(f'{name} = index_of({index.text})')
     return w.opened(item_at(operand, name, w))
@@ -229,7 +229,7 @@ def _(block: b.Pick, node: TypedUse, x: Sequence[object], state: Walk) -> object
 @write.register(b.Pick)
 def _(block: b.Pick, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     first, second = value
-    operand, numbers = sequence(first, w), as_object(second, w)
+    operand, numbers = sequence(first, w), as_object(second)
     at = w.variable('at')
     w.line(f'{at} = numbers_of({numbers.text}, {operand.n})')
     items = for_each_leaf(
@@ -260,7 +260,7 @@ def _(block: b.Regroup, node: TypedUse, x: Sequence[object], state: Walk) -> obj
 @write.register(b.Regroup)
 def _(block: b.Regroup, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     first, second, third = value
-    operand, numbers = sequence(first, w), as_object(second, w)
+    operand, numbers = sequence(first, w), as_object(second)
     groups = counted(sequence(third, w), w)
     at, text = w.variable('at'), s.packed(operand)
     w.line(f'{at} = numbers_of({numbers.text}, {groups.n})')

@@ -93,9 +93,9 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     key, pre, *cases = node.parts
     value = w.held(value)
     if key is not None:
-        text = as_object(w.part(key, value), w).text
+        text = as_object(w.part(key, value)).text
     else:
-        x = as_object(value, w).text
+        x = as_object(value).text
         fn = callable_name(block.key_fn).replace('<lambda>', 'choose')
         text = f'{w.g.name_for(fn, block.key_fn)}({argument_text(block.key_fn, x)})'
     if pre is not None:
@@ -150,7 +150,7 @@ def _(block: b.Optional, node: TypedUse, x: object, state: Walk) -> Steps[Any]:
 
 @write.register
 def _(block: b.Optional, node: TypedUse, value: Any, w: Lines) -> Any:
-    x = w.held(as_object(value, w))
+    x = w.held(as_object(value))
     some, none = node.parts
     branches = Branches(node, w, w.tail)
     w.line(f'if {x.text} is not None:')
@@ -173,7 +173,7 @@ def _(block: b.Metric, node: TypedUse, value: Any, w: Lines) -> Any:
     r = w.g.typing.metric_numbers[block.name]
     if w.g.typing.metrics[block.name][1]:  # it has labels
         value, label = value
-        w.g.label(r, as_object(label, w).text, w)
+        w.g.label(r, as_object(label).text, w)
     w.g.observe(r, [x for x in s.leaves(value) if isinstance(x, s.Tensor)], w)
 
 

@@ -111,7 +111,7 @@ def _(block: b.Reference, node: TypedUse, value: Any, w: Lines) -> Any:
     declaration = block.declaration
     body = w.g.typing.declarations[declaration]
     if isinstance(body.input, ObjectType):
-        value = as_object(value, w)
+        value = as_object(value)
     return w.g.call(declaration, declaration.name, body.parts[0], value, w)
 
 

@@ -49,7 +49,7 @@ def _(block: b.Tensor, node: TypedUse, x: object, state: Walk) -> object:
 
 @write.register(b.Tensor)
 def _(block: b.Tensor, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    return w.constants(block.type, as_object(value, w).text, block.below, node)
+    return w.constants(block.type, as_object(value).text, block.below, node)
 
 
 @output_type.register
@@ -80,7 +80,7 @@ def _(block: b.InputTransform, node: TypedUse, x: object, state: Walk) -> Locate
 
 @write.register(b.InputTransform)
 def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
-    x = as_object(value, w).text
+    x = as_object(value).text
     if not isinstance(block.fn, Mapping):
         name = callable_name(block.fn).replace('<lambda>', 'function')
         fn = w.g.name_for(name, block.fn)
@@ -115,7 +115,7 @@ def _(block: b.OneHotFromList, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
     rows_by_item, default = w.g.name_for('one_hot', table), list[str]()
     if not block.strict:
         default = [w.g.constant_name(tables.zeros(block.type), 'ZEROS')]
-    vector = write_lookup(rows_by_item, as_object(value, w).text, default, w)
+    vector = write_lookup(rows_by_item, as_object(value).text, default, w)
     return s.Tensor(vector.text, tables.type_number(block.type))
 
 

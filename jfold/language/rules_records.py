@@ -188,7 +188,7 @@ def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
     value = node.arranged(value)
     is_tuple = isinstance(value, tuple) or value is None
     if not is_tuple:
-        x = w.held(as_object(value, w))
+        x = w.held(as_object(value))
         # A tuple or list is unpacked in one line if all its items are read, in order.
         reads_all = all(reads) and not any(_default(p, typing) for p in node.parts)
         if keys == [*range(len(keys))] and block.length == len(keys) and reads_all:
@@ -305,7 +305,7 @@ def _(block: b.GetItem, node: TypedUse, value: Any, w: Lines) -> Any:
         return w.opened(item_at(value, number(block.key), w))
     if node.layer is not None:
         return write_layer(node, value, w)
-    return _write_field(w.held(as_object(value, w)), block.key, block.default, w)
+    return _write_field(w.held(as_object(value)), block.key, block.default, w)
 
 
 def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:

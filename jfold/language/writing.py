@@ -25,7 +25,7 @@ def argument_text(fn: object, text: str) -> str:
     return f'{text} if type({text}) in PLAIN else readable({text})'
 
 
-def as_object(value: Any, w: Lines) -> s.Object:
+def as_object(value: Any) -> s.Object:
     """Return the symbol of one Python object that a value is packed into."""
     return value if isinstance(value, s.Object) else s.Object(s.packed(value))
 
