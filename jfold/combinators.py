@@ -93,7 +93,7 @@ class Block(Memoized, Displayed):
 
     @api_boundary
     def reads(self, *sources: Any) -> Operand:
-        """Wire this block to sources, within a scope and only once; return its wire."""
+        """Wire this block to sources, once, in a `Composition.scope`; return a wire."""
         wire: Operand = open_scope(self, sources).link(self, pack_sources(sources))
         return wire
 
@@ -280,8 +280,8 @@ class Function(Block):
 
     The same callable in several places is one operation with one set of parameters.
     A tuple input is unpacked into arguments (nested tuples stay tuples), by name where
-    its items are fields of a `Record`. An item but the first that would replace a
-    default other than `None` is an error at `compile`.
+    its items are fields of a `Record`. It is an error at `compile` if an item other
+    than the first would replace a default that is not `None`.
 
     The result is an array, or arrays in tuples, in dicts, or in dataclasses that JAX
     knows, for instance by `jax.tree_util.register_dataclass`. A dict or dataclass is
@@ -305,7 +305,7 @@ class Function(Block):
         `fn(params, *inputs)`.
       init: `init(key) -> params`, or `init(key, *specs)` with a `jax.ShapeDtypeStruct`
         per input, if its signature has more than the key. No spec may replace a default
-        other than `None`; an `init` without a signature is given all specs.
+        that is not `None`; an `init` without a signature is given all specs.
       name: the key of the parameters; the callable's own name when left out. Two names
         for one callable give two sets of parameters. If several callables have one
         name, those after the first are `name_1` and so on, in the order in which they

@@ -10,9 +10,9 @@ constants of the program, then the example's own constants, then the outputs of 
 operation in the program's order, node by node. The graph of an example does not depend
 on the examples traced with it: nodes of an operation, rows of a result, and the
 constants that one use of a block reads are in the order in which `Block.eval` meets
-them, depth first, the parts of a block from left to right; what several parts share is
-where it is met first. Constants of one type stand use by use, or if more than four uses
-make them, in the order in which they are met.
+them, depth first, the parts of a block from left to right; a value that several parts
+share is where it is met first. Constants of one type are grouped by the use of a block
+that makes them, or, with more than four such uses, in the order in which they are met.
 
 In shapes, `rows` and `nodes` count those of all examples in one table.
 """
@@ -103,7 +103,7 @@ class Graph:
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
-        """All tables: constants by type, then operations, then results."""
+        """The tables of constants by type, then of operations, then of results."""
         return self.constants + self.operations + self.results
 
     @cached_property
@@ -153,10 +153,7 @@ class Graph:
 def labels_of(
     program: Operations, parts: Sequence[Sequence[Table]]
 ) -> dict[str, Array]:
-    """Return the labels [rows] of all rows of several graphs, by name of the metric.
-
-    `parts` has the `labels` of each graph.
-    """
+    """Return metrics' labels [rows], by name; `parts` has the graphs' `labels`."""
     return {
         str(program.results[r].kind.name): np.concatenate(
             [labels[k].columns[0] for labels in parts]

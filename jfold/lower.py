@@ -124,7 +124,7 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """Return advice on a leaf that no result may have; '' for others."""
+    """Return a hint for errors if no result may have this leaf type, else ''."""
     if isinstance(leaf, TensorType):
         return ''
     if isinstance(leaf, SequenceType):

@@ -39,8 +39,8 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
     several examples. Neither works under `jit`, where shapes must be known.
 
     Attributes:
-      values: [rows, *shape]; a tuple of such arrays if items are tuples. In place of an
-        array of items that are sequences it is a `Ragged` with one sequence per row.
+      values: [rows, *shape]; a tuple of such arrays if items are tuples. For items that
+        are sequences it is not an array, but a `Ragged` with one sequence per row.
       lengths: [examples] int32, the number of items of each example; 0 for examples
         beyond the batch, for which `Model.schedule(..., size=)` reserves rows.
 
@@ -93,7 +93,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
         Args:
           fn: takes `values`, arrays [rows, *shape], in tuples if items are tuples, then
             the `values` of `others`; returns arrays [rows, ...]. If items are
-            sequences, `fn` is applied to the items of these, the innermost ones.
+            sequences, `fn` takes the innermost items instead.
           *others: `Ragged`s of the same lengths; they may have more spare rows.
 
         Raises:
@@ -233,7 +233,7 @@ def pick_rows(value: object, rows: Array) -> Any:
 def _rows_of_key(key: object) -> Any:
     """Convert the key in `ragged[key]` to a slice, or array of ints or bools.
 
-    Raise TypeError for another.
+    Raise TypeError for any other key.
     """
     if isinstance(key, slice):
         return key
@@ -283,9 +283,9 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
 
 
 def _check_alike(one: Ragged, other: object) -> None:
-    """Raise an error unless `other` is a `Ragged` with the lengths of `one`.
+    """Raise TypeError unless `other` is a `Ragged` with items as nested as in `one`.
 
-    It is ValueError if these differ, as far as they are known, else TypeError.
+    Raise ValueError if their lengths differ, as far as this process knows them.
     """
     nested = _is_ragged(one.values)
     if not isinstance(other, Ragged) or nested != _is_ragged(other.values):
@@ -433,8 +433,5 @@ class MetricValues(Displayed):
         return jax.tree.map(lambda x: _masked(self.mask, x, 0).sum(0), self.values)
 
     def mean(self) -> Any:
-        """Return the mean [*shape] of each tensor over all rows that are not spare.
-
-        It is 0 without rows.
-        """
+        """Return the mean [*shape] of each tensor over real rows; 0 without any."""
         return jax.tree.map(lambda x: _mean(self.mask, x), self.values)

@@ -128,9 +128,10 @@ def _run_shard(
 
 
 def _in_loops(execution: Execution, *arguments: *Arguments) -> Arrays:
-    """Run the loops of an execution; return its `tensors`, each [rows, *shape].
+    """Run the loops of an execution; return the tensors that it computes.
 
-    Its reverse pass is written out, since JAX has none for loops of unknown length.
+    Each is [rows, *shape]: of a result, or an output of loops that is read after them.
+    The reverse pass is written out, since JAX has none for loops of unknown length.
     """
     leaves, structure = jax.tree.flatten(arguments)
     parts = functools.partial(jax.tree.unflatten, structure)
@@ -186,7 +187,10 @@ def _forward(
     indices: Array,
     constants: tuple[Array, ...],
 ) -> tuple[Arrays, Carry]:
-    """Run the forward pass; return result tensors, values and, if stored, residuals."""
+    """Run the forward pass; return result tensors, and (values, residuals if `stores`).
+
+    `entering` has outputs computed before the loops, by number, each [rows, *shape].
+    """
     policies = execution.policies if stores else execution.forward_alone
     batch = Batch(execution.layout, indices, constants)
     carry = forward(execution, policies, weights, batch, entering)
@@ -232,7 +236,7 @@ def _check_traced(execution: Execution, tangents: Mapping[int, MaybeZeros]) -> N
 
 
 def residual_bytes(spec: Spec) -> int:
-    """Return the number of bytes that training stores between forward and reverse.
+    """Return the number of bytes of residuals and stashes, which training stores.
 
     Raises whatever a user's function raises that has no gradient.
     """

@@ -188,7 +188,7 @@ class TensorType(Type):
 
     @property
     def differentiable(self) -> bool:
-        """True if the dtype is floating or complex, so that gradients flow."""
+        """Return whether gradients flow: the dtype is floating or complex."""
         return bool(jnp.issubdtype(self.dtype, np.inexact))
 
 

@@ -42,8 +42,8 @@ def evaluate(
 ) -> Arrays:
     """Run a jaxpr equation by equation, and return the values of its outputs.
 
-    The equations in nested `jit`s are run one by one as well, those in control flow are
-    not, and no rules apply to them.
+    Equations inside nested `jit`s run one by one too. An equation of control flow runs
+    as a whole, and no rules apply inside it.
     """
     jaxpr, _ = open_jaxpr(closed)
     return run(jaxpr.eqns, environment(closed, arguments), jaxpr.outvars, rules)
@@ -132,9 +132,10 @@ def rewritten(closed: core.ClosedJaxpr, rules: Rules | None = None) -> core.Clos
 def check_rules(closed: core.ClosedJaxpr) -> None:
     """Raise TypeError if a rule of `custom_vjp` or `custom_jvp` closes over a tracer.
 
-    Values that a layer's function closes over have become arguments of its jaxpr. Those
-    that such a rule closes over appear only in the reverse, whose jaxpr this is, as
-    constants, and JAX compiles no loop that closes over tracers.
+    Args:
+      closed: the jaxpr of a layer's reverse. Values that the layer's function closes
+        over are its arguments; those that a rule closes over are its constants. JAX
+        compiles no loop that closes over tracers.
     """
     for constant in open_jaxpr(closed)[1]:
         if isinstance(constant, jax.core.Tracer):
@@ -148,8 +149,8 @@ def check_rules(closed: core.ClosedJaxpr) -> None:
 
 # ---- repeated equations --------------------------------------------------------------
 
-# Primitives whose parameters hold no length of an axis: at the one number of rows at
-# which a jaxpr is traced, two lengths may be equal by chance.
+# Primitives whose parameters hold no axis length. Other equations may differ at another
+# number of rows although they are equal at the one at which a jaxpr is traced.
 _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 

@@ -29,12 +29,9 @@ _CACHE = '_kept'
 
 
 class Stays:
-    """A base class of objects that can be copied, but not pickled.
+    """A base class of objects compiled for this process: copied, but never pickled."""
 
-    They hold what was compiled for this process.
-    """
-
-    _instead: ClassVar[tuple[str, str]]  # for the error: the kind; what to pass
+    _instead: ClassVar[tuple[str, str]]  # for the error: what it is; what to do
 
     def __copy__(self) -> Self:
         result = object.__new__(type(self))

@@ -26,14 +26,14 @@ MOST = 100_000
 
 
 def full_text(block: Printed) -> str:
-    """Return the text of a block, cut to `MOST` characters."""
+    """Return the text of a block or type, cut to `MOST` characters."""
     return short_text(block, MOST)
 
 
 def short_text(block: Printed, limit: int = 60) -> str:
-    """Return the text of a block, cut to `limit` characters, without recursion.
+    """Return the text of a block or type, cut to `limit` characters.
 
-    Pieces behind the cut are never made.
+    Pieces behind the cut are never made. It needs no recursion.
     """
     text, open_ = '', [block._pieces()]
     while open_ and len(text) <= limit:

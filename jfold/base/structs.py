@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forms of values that have children, and parameters as plain dicts, lists and tuples.
 
-A struct is a dict, or any other pytree node that is no tuple or list. A form knows how
-to take a value into its children, the `parts`, and to build it of them.
+A struct is a dict, or any other pytree node that is no tuple or list. A form takes a
+value apart into its children, the `parts`, and rebuilds the value from them.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class Scope:
 
     Attributes:
       wires: all wires in the order in which they were made, the input first.
-      of_block: the wire that a block stands for, if the block was wired by `reads` or
-        `connect`, or takes no input.
+      of_block: by block, the wire of its result; holds blocks wired by `reads` or
+        `connect`, and blocks without input.
       outputs: the sources of the output; empty before `output.reads` was called.
       closed: whether the wiring is finished.
     """
@@ -445,9 +445,9 @@ def recursive(
 ) -> Any:
     """Make a recursive block from a function; a decorator.
 
-    The first parameter of the function is the `ForwardDeclaration` of the new block. A
-    call of the declaration without arguments gives a block, on wires the wire of that
-    block's result. If there are no other parameters, the function returns a block; else
+    The first parameter of the function is the `ForwardDeclaration` of the new block.
+    Called without arguments, the declaration returns a block; called on wires, the wire
+    of that block's result. A function without other parameters returns a block; else
     the function of the other parameters is passed to `compose`.
 
     Args:

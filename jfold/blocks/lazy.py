@@ -53,7 +53,7 @@ class Lazy(Block):
 
     Attributes:
       fn: the function.
-      share: whether it runs once for the same objects of an example.
+      share: whether it runs only once per example on the same argument objects.
     """
 
     fn: Callable[..., Any]
@@ -70,7 +70,7 @@ class Lazy(Block):
         vars(self).update(vars(shown))
 
     def __call__(self, part: Any = MISSING, /, *others: Any, **options: Any) -> Any:
-        """Run the function on a part of the data, inside another lazy function."""
+        """Run the function, in another lazy function; or apply the block to wires."""
         recorder = RECORDER.get()
         # Most calls have one argument, which takes Python no list and no dict.
         if not (recorder is None or self.share or others or options):
@@ -141,8 +141,9 @@ def lazy(fn: Any = None, *, share: bool = False) -> Any:
 
     Args:
       fn: the function, of one argument: an example, or a part that it is called on.
-      share: whether the function runs once for the same objects of an example, so that
-        the work grows with the objects of a graph and not with the paths to them.
+      share: whether the function runs only once per example on the same argument
+        objects, compared by identity, so that the work grows with the objects of a
+        graph and not with the paths to them.
 
     >>> import jax.numpy as jnp, jfold as jf
     >>> add = jf.Function(jnp.add)
@@ -313,7 +314,7 @@ class Value(Operand):
 
 
 def _as_key(x: Any) -> Any:
-    """Return an argument as a key: a list as a tuple, one NaN for all.
+    """Return an argument as part of a cache key: lists as tuples, NaN as `math.nan`.
 
     Raise TypeError for a `Value`.
     """

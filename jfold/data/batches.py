@@ -81,11 +81,11 @@ class _Chunk(NamedTuple):
     epoch: int
     position: int  # how many of the epoch's examples are done after these
     places: Array  # [count] int64, in the source
-    items: list[Any] | Array  # what `Settings.build` takes
+    items: list[Any] | Array  # the examples; of a corpus, their places
 
 
 def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
-    """Yield the examples of each batch after `start`; tell others if a stream ends."""
+    """Yield the chunk of each batch after `start`; tell processes if a stream ends."""
     position, channel = start.position, settings.channel
     if settings.examples is None:
         try:

@@ -64,7 +64,7 @@ class Corpus(Displayed):
       scheduler: the scheduler of the model that the examples were traced for. In an
         unpickled corpus it makes no schedules: `model.join([corpus])` is a corpus of
         a model again.
-      graph: the operations that examples run, with operands; `Parts` of several files.
+      graph: the nodes of all examples, with operands; `Parts` if in several files.
       demands: the numbers of rows, levels and sums that each example needs.
       source: [examples] int64, the place of each example in the argument of `trace`;
         not 0, 1, ... if bad examples were skipped.

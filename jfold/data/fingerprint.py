@@ -315,7 +315,7 @@ def _printed(value: object) -> Said:
 
 
 def _items(values: Iterable[object]) -> list[object]:
-    """Return values as a list; if all are atoms, of one joined text, for speed."""
+    """Return a list of values; of one joined text, for speed, if all are atoms."""
     items = list(values)
     return [repr(items)] if ATOMS.issuperset(map(type, items)) else items
 

@@ -59,7 +59,7 @@ def predict(
         seconds.
 
     Returns:
-      What `Model.apply` would return for all examples in one batch, without spare rows:
+      The results of `Model.apply` for all examples in one batch, without spare rows:
       arrays [examples, ...] in tuples, `Ragged` for sequences; with `Metric` blocks a
       pair of these results and a dict of `MetricValues`, whose `example` is the number
       among all examples. It has no labels of metrics: those are in schedules alone.

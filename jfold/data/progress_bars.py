@@ -35,10 +35,7 @@ def progress_bar(
 
 
 def start_line(what: str) -> Callable[[], object]:
-    """Show a line that counts seconds; return a function that removes the line.
-
-    The line appears after `BAR_DELAY` seconds.
-    """
+    """Show a line of seconds after `BAR_DELAY`; return a function that removes it."""
     done, begin = threading.Event(), time.monotonic()
 
     def show() -> None:

@@ -70,9 +70,9 @@ class Settings:
         return self.source if _is_corpus(self.source) else None
 
     def items(self, places: Array) -> list[Any] | Array:
-        """Return what `build` takes of the examples at `places` [n]; not of a stream.
+        """Return the examples at `places` [n] of a sequence; of a corpus, `places`.
 
-        Raises ValueError if the source grew or shrank.
+        Raises ValueError if the sequence has grown or shrunk since it was passed.
         """
         items = self.source
         if self.corpus is not None:
@@ -92,7 +92,8 @@ class Settings:
     def build(self, items: Any) -> tuple[Schedule, ShardAssignment]:
         """Return the schedule of a batch, and its shard assignment.
 
-        The items are examples; of a corpus, places in it.
+        Args:
+          items: examples; if the source is a corpus, their places in it.
         """
         corpus, size, shards = self.corpus, self.batch_size, self.shards
         # A model that has grown has another scheduler than a corpus adopted before.
@@ -119,7 +120,7 @@ def _is_corpus(source: object) -> bool:
 def check_source(
     model: Scheduling, source: Any, shards: Shards | None
 ) -> tuple[Any, int | None, Channel | None]:
-    """Return `source`, `examples` and `channel` of `Settings`.
+    """Return the fields `source`, `examples` and `channel` of `Settings`.
 
     Raises TypeError if `model` is no model, or `source` may itself be an example;
     ValueError if it is a corpus of another expression.
@@ -187,7 +188,7 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
     """Return the index where each batch begins, and the end [batches + 1] int64.
 
     A batch takes the next examples, up to `batch_size`, whose `nodes` [examples] add up
-    to `max_nodes` at most: with 2 and 8, nodes `[3, 4, 5] -> [0, 2, 3]`.
+    to `max_nodes` at most: nodes [3, 4, 5], 2 and 8 give [0, 2, 3].
     """
     total = np.concatenate([[0], np.cumsum(nodes, dtype=np.int64)])
     cuts = [0]
@@ -200,10 +201,7 @@ def _cuts_by_nodes(nodes: Array, batch_size: int, max_nodes: int) -> Array:
 
 
 def epoch_samplers(settings: Settings, epochs: int) -> Iterator[BatchSampler]:
-    """Yield the `BatchSampler` of each epoch, or a single one if all are alike.
-
-    They are alike if nothing is shuffled.
-    """
+    """Yield the `BatchSampler` of each epoch; a single one if nothing is shuffled."""
     different = range(epochs if settings.key else 1)
     return (make_sampler(settings, epoch) for epoch in different)
 

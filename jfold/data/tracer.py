@@ -74,7 +74,7 @@ def _groups(
     seen: int,
     skipped: list[tuple[int, str]] | None,
 ) -> Iterator[_Group]:
-    """Trace examples, behind `seen` others, in groups in the same order.
+    """Trace examples, which come after `seen` others, in groups, in order.
 
     If an example of a group does not fit the expression, the others are traced again in
     two halves, so that many such examples cost little more than a few. Its place and
@@ -114,7 +114,7 @@ class Tracer:
     lambdas, are pickled by `cloudpickle`, which grain and Dask use.
 
     Attributes:
-      scheduler: without functions of layers and without a budget.
+      scheduler: a scheduler without functions of layers and without a budget.
       fingerprint: all that traced examples depend on, as JSON data.
     """
 

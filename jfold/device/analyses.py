@@ -4,8 +4,7 @@
 A function passes the first if it and its derivatives are finite on finite arguments.
 Then spare (padding) rows need no mask in the reverse pass: their cotangents are zero,
 and zero times a finite derivative is zero. For `log` at zero it would be zero times
-infinity, NaN. Overflow is ignored. Derivatives that a user defines by `custom_jvp` are
-checked too, if `own_rules` is true; it is false within the jaxpr of such a derivative.
+infinity, NaN. Overflow is ignored.
 
 A reverse that is linear in the cotangents may run on many rows at once; any other runs
 on each row by itself. What an analysis does not know fails it.
@@ -36,7 +35,10 @@ _DEFINED = jaxprs.MOVES | frozenset(
 
 
 def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
-    """Return whether a jaxpr and its derivative are finite on finite arguments."""
+    """Return whether a jaxpr and its derivative are finite on finite arguments.
+
+    If `own_rules`, a derivative that a user defines by `custom_jvp` is checked as well.
+    """
     jaxpr, constants = jaxprs.open_jaxpr(closed)
     equations = all(_is_defined(equation, own_rules) for equation in jaxpr.eqns)
     return equations and all(map(_is_finite, constants))

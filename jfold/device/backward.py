@@ -64,7 +64,7 @@ class Reads:
 
     Attributes:
       pullbacks: by operation, its reverse; only of operations that cotangents reach.
-      weights: by number of the same operations.
+      weights: by operation that cotangents reach, its weights.
       values: the buffers of all values of the forward pass.
     """
 
@@ -186,7 +186,7 @@ def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
 
 
 def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
-    """Run the reverse of a tile; return buffers with the cotangents of its inputs.
+    """Run the reverse of a tile; return the new buffers of edges, residuals, stashes.
 
     Rows that an earlier tile reversed, of this level or past its end, read the same as
     before, so the same numbers are written to the same places.

@@ -141,7 +141,7 @@ class CustomDerivatives:
     ) -> tuple[MaybeZeros, MaybeZeros]:
         """Return tangents of outputs and of gradients, for argument tangents `along`.
 
-        Gradients are what `pull` returns for `cotangents`.
+        The gradients are the result of `pull` for `cotangents`.
         """
         known, structure = jax.tree.flatten((arguments, along, cotangents))
         places = [x is not None for x in along]

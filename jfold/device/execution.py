@@ -117,8 +117,8 @@ class Execution:
       layout: the places of rows in buffers, and of sections in the index array.
       components: in the order in which they run; operations whose capacity is zero are
         left out.
-      kernels: by number of the operation; operations whose capacity is zero have none,
-        nor have segment sums that are computed in one go.
+      kernels: by number of the operation; segment sums, and operations whose capacity
+        is zero, have none.
       tensors: by place of a tensor that is returned, the outputs that it may be, as a
         bit set: tensors of results; of `loops`, the outputs that leave them.
       varying: the axes of an enclosing `jax.shard_map` that the arrays vary over.
@@ -171,7 +171,7 @@ class Execution:
         return max(self.layout.widths[o]) if are_recurrent(self.program)[o] else 0
 
     def residual_buffers(self, o: int, rows: Specs) -> Specs:
-        """Return specs of buffers for residuals of operation `o`, by a row of each."""
+        """Return specs of operation `o`'s residual buffers, given those of a row."""
         size = self.layout.region[o] + self.shift(o)
         return [buffer_spec(size, row) for row in rows]
 
@@ -180,7 +180,7 @@ class Execution:
     ) -> dict[int, jax.ShapeDtypeStruct]:
         """Map numbers of stashes of operation `o` to the specs of their buffers.
 
-        Those stored in the buffer of a residual are left out; all, if none is deferred.
+        Empty unless `pullback.defers`. Stashes in buffers of residuals are left out.
         """
         rows, stashes = self.layout.region[o], enumerate(pullback.reverse.crossing)
         specs = {k: buffer_spec(rows, x.row) for k, x in stashes if x.replaces is None}
@@ -225,7 +225,7 @@ class Execution:
 
     @functools.cached_property
     def policies(self) -> dict[int, Policy]:
-        """The policy of each operation, which says what to store for the reverse.
+        """The policy of each operation, which chooses the products to store.
 
         All results are taken to have a cotangent. A function without a gradient stores
         nothing: taking its gradient raises later.
@@ -247,7 +247,7 @@ class Execution:
         Operations that no cotangent reaches are left out.
 
         Args:
-          used: by tensor that is returned, whether it has a cotangent.
+          used: for each of `tensors`, whether it has a cotangent.
         """
         inputs = sources(self.program).inputs
         live, before = union(partition([*self.tensors.values()], used)), 0
@@ -258,7 +258,7 @@ class Execution:
             flows = {o: flow for o, flow in candidates if flow is not None}
             for o, flow in flows.items():
                 live |= union(partition(inputs[o], flow.active))
-            # Sums that are computed in one go have no kernel; cotangents pass through.
+            # Segment sums have no kernel; cotangents pass through.
             for o in self._ran.difference(self.kernels):
                 live |= union(inputs[o]) if live & outputs_of(self.program)[o] else 0
         return flows
@@ -311,7 +311,7 @@ class Execution:
         """Map the number of each operation that cotangents reach to its `Pullback`.
 
         Args:
-          used: by tensor that is returned, whether it has a cotangent.
+          used: for each of `tensors`, whether it has a cotangent.
 
         Raises:
           Exception: whatever a function without a gradient raises, with a note of its
@@ -379,7 +379,7 @@ class Pullback:
 def make_execution(
     spec: Spec, params: Mapping[str, ArrayTree], varying: Varying | None = None
 ) -> Execution:
-    """Return the static data that running a spec's program needs.
+    """Return the `Execution` of a spec's program.
 
     Args:
       params: by layer name, parameters or specs of them.

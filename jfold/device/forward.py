@@ -50,8 +50,8 @@ def forward(
     loops = make_loops(execution, batch, down=False)
     hoisted: dict[int, dict[int, Array]] = {}
 
-    # The batch, the weights and hoisted products are constant to the loops; these carry
-    # only what they write.
+    # The batch, the weights and hoisted products are loop-invariant; the carry has only
+    # buffers that are written.
     def run_tile(tile: Tile, carry: Carry) -> Carry:
         values, saved = carry
         o = tile.operation
@@ -112,7 +112,7 @@ def gather_inputs(
     gathered: dict[int, Array] = {}
 
     def index(place: int) -> Array:
-        """Return the row numbers [rows] of the values that the tile reads there."""
+        """Return the row numbers [rows] of the values of input `place` of the tile."""
         section = batch.sections.reads[tile.operation, place]
         rows = batch.read(section, tile.first, tile.rows)
         if tile.count is None:

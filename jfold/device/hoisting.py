@@ -18,8 +18,8 @@ or more; elementwise functions and data movement are computed again where they a
 For a gradient products are stored anyway. Without one a CPU stores at most `ROOM` bytes
 of products for an operation, which stay in its caches: more is memory that the system
 has to hand out, and takes longer than it saves. With `residuals='recompute all'`
-nothing is stored, and nothing leaves a loop. Functions with loops, cases, checkpoints
-or reverse rules inside stay as they are.
+nothing is stored, and nothing leaves a loop. Functions with loops, branches,
+checkpoints or reverse rules inside stay as they are.
 
 The number of a product is its place among the `dot_general`s of the kernel's jaxpr;
 *external* inputs come from outside of the recurrence, and so do external products.

@@ -99,7 +99,7 @@ class Kernel(Memoized):
         """Run the operation; return its outputs and the `wanted` products.
 
         Args:
-          inputs: each [rows, *shape]; what nothing wanted depends on is not read.
+          inputs: each [rows, *shape]; those that no wanted result needs are not read.
           known: by number, products [rows, ...] that are computed already.
           real: [rows] bool, which rows are real; all if left out.
           outputs: whether outputs, each [rows, *shape], are wanted.
@@ -274,7 +274,7 @@ class Kernel(Memoized):
         """Bundle the weights `arrays` with transposes of them that narrow tiles read.
 
         Args:
-          reverse: the jaxpr of the reverse of a narrow tile, if it reads any, too.
+          reverse: the jaxpr of the reverse of a narrow tile, if that reads transposes.
         """
         # Each pass has transposes of its own: a matrix that one of them reads
         # transposed, the other mostly reads as it is.

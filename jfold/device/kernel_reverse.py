@@ -111,6 +111,8 @@ class Halves:
     Attributes:
       early: the equations that the loop runs, for early outputs and stashes, in order.
       late: the equations that run after the loop.
+      early_outputs: the cotangents of `early_inputs`.
+      late_outputs: the gradients of trained weights, then cotangents of `late_inputs`.
       crossing: stashes, variables that the early half computes and the late one reads.
       pulled: variables that depend on cotangents.
     """
@@ -273,9 +275,8 @@ class SplitReverse(Memoized):
     def _arguments(self, rows: Rows) -> Arrays:
         """Flatten the operands `rows` to the arguments of the jaxpr of the reverse.
 
-        Products that it does not read are zeros.
+        Products that the reverse does not read are zeros, which XLA never computes.
         """
-        # Nothing reads the zeros, so XLA never computes them.
         read = dict(zip(self.products_read, rows.residuals, strict=True))
         specs = list(map(jaxprs.spec, self.kernel.products(len(rows.real))))
         products = [

@@ -106,7 +106,7 @@ def _batched(
     """Return a linear map for a batch of items, by `jax.vmap`.
 
     The batch axis of arguments and tangents, `known_in` and `moving_in`, is 0 or
-    `None`; cotangents of those without are sums, [*shape].
+    `None`; cotangents of operands without one are sums over the batch, [*shape].
     """
 
     def mapped(function: Callable[..., Any], *in_axes: object) -> Callable[..., Any]:

@@ -178,10 +178,7 @@ class Loops:
 
 
 class FixedLoops(Loops):
-    """The loops with trip counts from the capacity.
-
-    Each step runs one tile of each operation.
-    """
+    """The loops with trip counts from the capacity: one tile per operation a step."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
         """Run `step` on all steps that component `c` has room for.
@@ -233,10 +230,10 @@ class FixedLoops(Loops):
     def sums(
         self, t: int, step: Number, stage: Number, run: SumStep[Carry], carry: Carry
     ) -> Carry:
-        """Run `run` on the sums of type `t`: all, if one tile takes them, else a round.
+        """Run `run` on a round of sums; on all of them if one tile suffices.
 
-        Of all, those that are complete get the same values again, and the others are
-        computed again when their round comes.
+        Run on all, it computes sums of past rounds again, to the same values, and those
+        of coming rounds too early: these are computed again in their round.
         """
         if self.execution.spec.capacity.sums[t] > self.batch.layout.sum_width[t]:
             return super().sums(t, step, stage, run, carry)

@@ -125,7 +125,8 @@ def _entering(state: State, number: int) -> Array:
     if number not in state.produced:  # there is no room for it, so no row is read
         return zeros_of(state, t, rows)
     produced = state.produced[number]
-    first = execution.layout.value_base[o][k] - produced.first  # of several sums
+    # Segment sums of a component share one array, where these need not be the first.
+    first = execution.layout.value_base[o][k] - produced.first
     return produced.rows[first : first + rows]
 
 
@@ -181,10 +182,10 @@ def _apply(state: State, o: int, weights: Arrays) -> None:
 
 
 def _read_table(state: State, table: int) -> tuple[Extent, Arrays]:
-    """Return the `Extent` (numbers of rows) of a table, and what it reads.
+    """Return the `Extent` (numbers of rows) of a table, and the values that it reads.
 
-    That is an array [rows, *shape] for each input of an operation, or for each tensor
-    of a result.
+    The values are an array [rows, *shape] for each input of an operation, or for each
+    tensor of a result.
     """
     batch, execution = state.batch, state.execution
     layout, first = execution.layout, len(execution.operations)
@@ -211,13 +212,13 @@ def _allows_any_finite(
 ) -> bool:
     """Return whether padding rows of operation `o` may hold arbitrary finite numbers.
 
-    They may if it is finite on all finite inputs, and if padding rows of outputs that
-    it reads in place may, too. Else they repeat a real row. False where no mask would
+    They may if `o` is finite on all finite inputs, and if padding rows of the outputs
+    that it reads in place may. Else they repeat a real row. False where no mask would
     be saved.
 
     Args:
-      places: those of its inputs.
-      parts: what is read in place.
+      places: the places of its inputs.
+      parts: the parts that it reads in place.
     """
     execution = state.execution
     kernel, rows = execution.kernels[o], execution.layout.region[o]
@@ -233,8 +234,8 @@ def _apply_sums(state: State, place: Place, operations: Sequence[int]) -> None:
     """Compute all segment sums of a component as one array; add it to `state`.
 
     Args:
-      place: where their summands are read.
-      operations: those of the component.
+      place: the place at which their summands are read.
+      operations: the component's operations that have rows.
     """
     execution = state.execution
     program, numbers = execution.program, first_results(execution.program)

@@ -115,8 +115,8 @@ class Hoisted:
 
         Args:
           frontier: values of the variables of the frontier.
-          arguments: the arguments of the jaxpr behind the first ones: inputs.
-          rules: by primitive, what runs in place of its equations.
+          arguments: the inputs, which are the last arguments of the jaxpr.
+          rules: by primitive, a function that runs in place of its equations.
         """
         jaxpr, _ = jaxprs.open_jaxpr(self.closed)
         env = jaxprs.environment(self.closed, (), strict=False)

@@ -53,7 +53,7 @@ def make_draws(
     ids: ArrayLike | None = None,
     deterministic: bool = False,
 ) -> Draws | None:
-    """Return what random keys are derived from, `None` if no layer draws.
+    """Check the arguments; return the `Draws`, or `None` if no layer draws.
 
     Args:
       layers: of the program, with the names of the streams that they draw from.
@@ -94,7 +94,7 @@ def _seed(layer: Layer, name: str, rngs: Rngs) -> Array:
     """Return the seed [2] uint32 of the stream `name` of random numbers.
 
     Raises:
-      TypeError: `rngs` has no key for it; the message names the layer.
+      TypeError: `rngs` has no key for the stream; the message names the layer.
     """
     key = rngs.get(name, rngs.get('default')) if isinstance(rngs, Mapping) else rngs
     if key is None:

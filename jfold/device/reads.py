@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows that operations outside of loops and results of a program read.
 
-A *slot* is an input of an operation, or a tensor of a result. It is read in place (row
-i reads row i), or gathered by an index from constants and outputs of operations, in
-loops or not. Sums are added up where they are read, or have rows of their own.
+A *slot* is an input of an operation outside of loops, or a tensor of a result. It is
+read in place (row i reads row i), or gathered by an index from constants and outputs of
+operations. Sums are added up where they are read, or have rows of their own.
 
 A *table* is an operation, or a result numbered behind all operations. A *part* of the
 values is the constants of a type or one output of an operation, numbered as in
@@ -57,8 +57,8 @@ class State:
     """The values that operations outside of loops have computed so far.
 
     Attributes:
-      produced: by number of a result of an operation, its rows; all sums of one
-        component share one entry.
+      produced: by number of an output, its rows; all segment sums of one component
+        share one entry.
       counts: by part, the number [] of its real rows, once it is computed.
       anything: parts whose spare (padding) rows are finite, but repeat no real one.
     """
@@ -113,7 +113,7 @@ def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 
 
 def part_in_place(execution: Execution, place: Place) -> int | None:
-    """Return the part that is read in place: all rows in order, without a gather."""
+    """Return the part that a slot reads in place, in order; `None` if it gathers."""
     is_in_place = read_modes(execution.spec)[place] is ReadMode.IN_PLACE
     return slots(execution.program)[place].part if is_in_place else None
 
@@ -159,6 +159,7 @@ def _repeats(state: State, part: int | None, rows: int) -> bool:
         return False
     number = part - len(program.types)  # of an output; less than zero for constants
     regions = state.execution.layout.region
+    # If the operation has fewer rows, `_in_place` appends zeros.
     return number >= 0 and regions[output_places(program)[number][0]] >= rows
 
 

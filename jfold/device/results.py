@@ -30,7 +30,7 @@ def gathered(execution: Execution, batch: Batch, values: Buffers) -> Arrays:
 
 
 def returned(program: Program, schedule: Schedule, results: list[list[Array]]) -> Any:
-    """Return what `Model.apply` returns, assembled from the tensors of results.
+    """Assemble the return value of `Model.apply` from the tensors of results.
 
     Args:
       results: by result, list of arrays, each [rows, *shape].

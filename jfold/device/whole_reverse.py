@@ -162,7 +162,6 @@ class WholeReverse:
         # Products are saved; the pullback computes all else again.
         @functools.partial(jax.checkpoint, policy=_is_saved, prevent_cse=False)
         def run(*arguments: jax.Array) -> Arrays:
-            """Return all outputs, each [rows, *shape]."""
             return jaxprs.evaluate(forward, arguments, self.kernel.rules)
 
         # All outputs are computed; those without a cotangent have no reverse.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workarounds for XLA and JAX, and what shows that one is obsolete.
+"""The workarounds for faults of XLA and JAX.
 
-`test_xla.py` compiles the plain form of each beside it; once the plain form has nothing
-to complain of any more, that test fails and the trick may go. For `materialized`, whose
-complaint only a GPU shows, that test is of `make accelerators`.
+`test_xla.py` compiles each beside its plain form; once the plain form no longer has the
+fault, that test fails and the workaround may go. The fault that `materialized` avoids
+shows on a GPU only, so its test is part of `make accelerators`.
 
 In shapes, `size` counts the rows of a buffer, `rows` or `n` those read or written.
 """
@@ -99,13 +99,12 @@ def write_after(read: Arrays, x: Array, first: Array | int) -> Array:
 
 
 def materialized(rows: Arrays) -> Arrays:
-    """Return `rows`, each [rows, *shape], unchanged, but gathered only once by XLA.
+    """Return arrays unchanged, behind a barrier: XLA computes each only once.
 
-    For a GPU it gathers rows again wherever that saves a kernel, and so beside the
+    For a GPU XLA gathers rows again wherever that saves a kernel, and so beside the
     writes to the same buffer, which it then copies as a whole if there are several:
-    twice in each step of training the child-sum trees of `benchmarks/kernels.py`. Now a
-    step has one kernel more and neither copy. `make accelerators` compiles it, and the
-    plain form beside it.
+    twice in each step of training the child-sum trees of `benchmarks/kernels.py`. With
+    the barrier a step has one kernel more and neither copy.
     """
     result: Arrays = lax.optimization_barrier(rows)  # type: ignore[no-untyped-call]
     return result
@@ -212,8 +211,7 @@ def is_read_before(
       equations: of the jaxpr in which both are, in order.
       outputs: of the jaxpr; none may read the argument.
     """
-    # XLA may repeat simple equations later, from the argument: so whoever reads their
-    # results may read the argument then.
+    # The argument, and results that XLA may compute from it again.
     materialized = {argument}
     before = set(jaxprs.slice_for(equations, [variable]))
     for equation in equations:
@@ -370,7 +368,7 @@ def _times_matrix(equation: core.JaxprEqn, operands: Arrays, transpose: bool) ->
 def _with_axes(
     equation: core.JaxprEqn, summed: tuple[tuple[int, ...], ...], **params: Any
 ) -> core.JaxprEqn:
-    """Return a `dot_general` that sums over other axes of its operands."""
+    """Return a `dot_general` without batch axes that sums over the axes `summed`."""
     changed = {'dimension_numbers': (summed, ((), ())), **params}
     result: core.JaxprEqn = equation.replace(params={**equation.params, **changed})
     return result

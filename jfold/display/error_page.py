@@ -19,6 +19,8 @@ from jfold.base.errors import InputError, elide
 from jfold.display import markup as m
 from jfold.display.texts import cut, short
 
+# The most parts shown of a value; levels shown at each end of a long path; levels shown
+# below the bad value; keys of a mapping that are compared with the path.
 CHILDREN, NEAR, DEPTH, KEYS = 8, 10, 2, 20_000
 Child: TypeAlias = tuple[str, Any]  # a path step, as `['left']`, and the value there
 Outer: TypeAlias = tuple[str, Any, str]  # a step, the value there, and the next step

@@ -23,6 +23,7 @@ from jfold.ragged import MetricValues, Ragged
 from jfold.scheduling.demands import node_counts
 from jfold.scheduling.selections import Demands
 
+# The most rows of a table, items in a cell, columns, examples sampled, and bars.
 ROWS, ITEMS, COLUMNS, SAMPLE, BARS = 12, 6, 6, 20_000, 24
 
 
@@ -91,7 +92,7 @@ def _table(
 
     Args:
       first, second: the headings of two columns of numbers.
-      rows: per row that is shown, two numbers, and begin and count of its items.
+      rows: for each row shown, the two numbers, its first item, and its item count.
     """
     leaves: list[tuple[Any, Any]] = [((), values)]
     if not isinstance(values, Ragged):
@@ -109,10 +110,7 @@ def _table(
 
 
 def _items(x: Any, begin: int, count: int) -> str:
-    """Return the text of `count` rows of a column, from row `begin` on.
-
-    Only the first of these rows are shown, with dots for the others.
-    """
+    """Return text for `count` rows of `x` from `begin` on: the first few, then dots."""
     places = slice(begin, begin + min(count, ITEMS))
     if isinstance(x, Ragged):
         lengths = on_host(x.lengths)

@@ -254,8 +254,8 @@ class Encoder:
         or refused; if not, all objects without a codec stand for themselves.
       records: the records so far, each behind those of its parts.
       arrays: the arrays so far, by the texts that records have for them.
-      refused: of each value that cannot be written, the path of its block, a
-        `TypedUse`, and a description; no error is raised.
+      refused: for each value that cannot be written, the path of the block that holds
+        it, '' if none does, and a description of the value; no error is raised.
     """
 
     by_name: bool = True

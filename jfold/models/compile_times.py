@@ -31,7 +31,7 @@ class _Thread(threading.local):
     """The calls of models' `apply`, and JAX's compilations, in one thread."""
 
     def __init__(self) -> None:
-        # When a model was applied, and what names its program, as 'program 2'.
+        # When a model was applied, and a function that returns its program's name.
         self.applied = collections.deque[tuple[float, Callable[[], str]]](maxlen=64)
         # By name of the function that JAX compiles: the names of programs applied in
         # its last trace, and the seconds that trace and compilation have taken so far.

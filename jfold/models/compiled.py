@@ -73,7 +73,7 @@ class CompiledStep:
         return compiled(*args, **options)
 
     def _adopt(self, *tree: Any) -> Any:
-        """Return arguments with this model's specs in schedules of equal models."""
+        """Return arguments, with schedules of equal models given this model's specs."""
         # An NNX module is a leaf: the step may change the object, so none is made anew.
         specs = iter(self.specs)
 
@@ -125,7 +125,7 @@ def compile_step(
     options: dict[str, Any],
     adopt: Callable[[Capacity], Spec],
 ) -> CompiledStep:
-    """Compile a step ahead of time; capacities in `args` stand for schedules.
+    """Compile a step ahead of time; capacities in its arguments stand for schedules.
 
     Args:
       adopt: reserves a capacity in the model and returns its spec.

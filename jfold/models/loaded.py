@@ -60,7 +60,7 @@ class LoadedModel(Displayed):
     is an error. The model predicts, and has neither gradients nor `jax.vmap`.
 
     Attributes:
-      scheduler: makes schedules, of the capacities in the file.
+      scheduler: the maker of schedules, all of capacities in the file.
       params: the parameters as they were saved, for `apply`.
       platforms: the platforms on which it runs; see `jfold.save`.
     """
@@ -127,10 +127,10 @@ class LoadedModel(Displayed):
         Args:
           params: the attribute `params`, or others of the same shapes, in any
             containers that `jfold.save` takes.
-          schedule: what `schedule` returned.
+          schedule: as `schedule` returns it.
 
         Returns:
-          What `Model.apply` returns, to the bit.
+          The result of `Model.apply`, to the bit.
 
         Raises:
           ValueError: the schedule is of another model, or stacked.

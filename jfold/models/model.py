@@ -57,7 +57,7 @@ class Model(Stays, Displayed):
         the backend.
       reproducible: whether sums have a fixed order.
       budget: the shapes of schedule in use.
-      scheduler: makes schedules of the shapes in the budget.
+      scheduler: the maker of schedules, all of shapes in the budget.
     """
 
     _instead = (
@@ -131,7 +131,7 @@ class Model(Stays, Displayed):
         """Draw parameters and return them as a plain pytree, {layer name: parameters}.
 
         Args:
-          key: what `jax.random.key` returns.
+          key: a key of `jax.random`.
 
         Raises:
           TypeError: `key` is no key, or an array of keys.
@@ -158,8 +158,8 @@ class Model(Stays, Displayed):
         and only grow, so that a stationary stream compiles a handful of programs.
 
         Args:
-          examples: a list, or any other iterable, of what the expression takes; or
-            what `tracer` returned for it.
+          examples: a list, or any other iterable, of inputs of the expression; or the
+            `Traced` that a `tracer` returned for them.
           size: how many rows the results get; as many as examples when left out. Rows
             beyond repeat the last example, and no gradient flows through them;
             `Schedule.mask` tells them apart. Batches of different numbers of examples
@@ -349,9 +349,9 @@ class Model(Stays, Displayed):
 
         Raises:
           ValueError: the schedule is of a model that was not defined in the same way.
-          TypeError: `params` lacks a layer or has others, or a layer or an array of
-            `external` differs from `init` in structure, shape or dtype; or a layer
-            draws and has no key.
+          TypeError: `params` lacks a layer or has others; a layer differs from `init`,
+            or an array of `external` from its block's type, in structure, shape or
+            dtype; or a layer draws and has no key.
         """
         budget = self.budget
         schedule, program = adopt_schedule(schedule, self._programs, budget.spec_of)
@@ -379,10 +379,10 @@ class Model(Stays, Displayed):
 
     @api_boundary
     def explain(self, schedule: Schedule | None = None) -> str:
-        """Return a readable account of the program, or of one schedule.
+        """Return a readable account of the program, or of a schedule if one is passed.
 
-        It lists rows per level and operation, tiles, spare rows, capacities, bytes and
-        the time to build it.
+        For a schedule it lists rows per level and operation, tiles, spare rows,
+        capacities, bytes and the time to build it.
         """
         if schedule is None:
             return str(self.program)
@@ -409,7 +409,7 @@ def compile(
     """Compile an expression: check its types and lower it.
 
     Args:
-      block: a block, or what converts to one; takes one example, gives tensors, in
+      block: a block, or a short-hand for one; takes one example, gives tensors, in
         tuples and sequences.
       max_programs: how many shapes of schedule, and so compiled programs, there may be;
         one more is an error, except in `predict`. By default any number: capacities
@@ -417,10 +417,10 @@ def compile(
         says what to reserve, and a program of `apply` outside `jax.jit` is dropped if
         it is not used for long. (Programs of your functions under `jax.jit` stay until
         their `clear_cache()`.)
-      residuals: what the forward pass keeps for the reverse: 'save products', matrix
-        products, from which other values are computed again; or 'recompute all', which
-        takes less memory and runs each product twice more. `Model.explain` tells how
-        much memory either takes.
+      residuals: the values that the forward pass keeps for the reverse. 'save
+        products' keeps matrix products, from which other values are computed again;
+        'recompute all' keeps none, takes less memory, and runs each product twice more.
+        `Model.explain` tells how much memory either takes.
       strategy: how often loops of the compiled program run. 'counted': as often as the
         batch needs, which suits the CPU. 'fixed': as often as the capacity allows,
         which suits devices that would wait for the host after every round; tiles get

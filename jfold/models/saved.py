@@ -70,7 +70,7 @@ def save(
 
     Args:
       path: the file, which is written all or nothing.
-      model: what `jfold.compile` returned; without `External` blocks, and with results
+      model: as `jfold.compile` returns it; without `External` blocks, and with results
         in tuples, dicts and sequences.
       params: as in `Model.apply`; `load` returns them in dicts, lists and tuples.
       capacities: the capacities to export; by default all those of the model so far,

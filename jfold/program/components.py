@@ -89,15 +89,16 @@ def are_recurrent(operations: Operations) -> tuple[bool, ...]:
 class Phases:
     """The components of a program in three groups: before, in and behind (after) loops.
 
-    A component is in loops if it is recurrent, or stands between others that are. All
-    others may be applied: each operation runs a single time, on all its rows.
+    A component is in loops unless its operations are in `Operations.applied`: these run
+    a single time, on all their rows.
 
     Attributes:
       before, loops, behind: numbers of components, in the order in which they run.
-      looped: the outputs of operations in loops, as a bit set.
-      entering: the outputs of operations before loops that are read in loops.
-      leaving: the outputs of operations in loops that operations behind them read, or
-        results; none if all operations are in loops, since results read buffers then.
+      looped: the bit set of the outputs of operations in loops.
+      entering: the bit set of the outputs of operations before loops that loops read.
+      leaving: the bit set of the outputs of operations in loops that results, or
+        operations behind loops, read; 0 if all operations are in loops, since results
+        read buffers then.
     """
 
     before: list[int]
@@ -133,7 +134,7 @@ def phases(operations: Operations) -> Phases:
 
 
 def loops_of(operations: Operations) -> str:
-    """Return a phrase such as '3 of 7 operations in loops'; '' if all are."""
+    """Return '3 of 7 operations in loops', 'no loops', or '' if all are."""
     if not operations.has_loops:
         return 'no loops'
     count, applied = len(operations.operations), len(operations.applied)
@@ -176,20 +177,20 @@ def type_at(operations: Operations, place: Place) -> int:
 
 
 def makers_at(operations: Operations, place: Place) -> ProducerSet:
-    """Return the outputs that an operand, or a tensor of a result, may be."""
+    """Return, as a bit set, the possible producers of an operand or result tensor."""
     table, column = place
     return (sources(operations).inputs + sources(operations).results)[table][column]
 
 
 def first_results(operations: Operations) -> list[int]:
-    """Return the index of each operation's first output, then the count of outputs."""
+    """Return the number of each operation's first output, then the total count."""
     counts = (len(operation.outputs) for operation in operations.operations)
     return list(itertools.accumulate(counts, initial=0))
 
 
 @memoized
 def outputs_of(operations: Operations) -> tuple[ProducerSet, ...]:
-    """Return the outputs of each operation as a bit set."""
+    """Return, for each operation, the bit set of its outputs."""
     pairs = itertools.pairwise(first_results(operations))
     return tuple((1 << end) - (1 << first) for first, end in pairs)
 
@@ -227,8 +228,7 @@ def sources(operations: Operations) -> Producers:
 def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
     """Return, per operation and input, whether all producers are in other components.
 
-    Such an operand is loop-invariant. It is false for operations that are not
-    recurrent.
+    Such an operand is loop-invariant. False for operations that are not recurrent.
     """
     parts, outputs = components(operations), outputs_of(operations)
     results = [union(outputs[o] for o in part.operations) for part in parts]
@@ -240,7 +240,7 @@ def external_inputs(operations: Operations) -> tuple[tuple[bool, ...], ...]:
 
 
 def direct_reads(operations: Operations) -> list[ProducerSet]:
-    """Return, for each operation, the set of operations that it may read directly."""
+    """Return, for each operation, the bit set of operations it may read directly."""
     owner = [o for o, _ in output_places(operations)]
     return [
         union(1 << owner[number] for number in results_in(union(inputs)))

@@ -66,7 +66,7 @@ class Layer:
 
     @functools.cached_property
     def leaves(self) -> tuple[list[Any], Any]:
-        """The leaves, as specs, and the tree structure of the parameters."""
+        """The leaves, `jax.ShapeDtypeStruct`s, and the tree structure of `params`."""
         return jax.tree.flatten(self.params)
 
     def __repr__(self) -> str:
@@ -165,8 +165,8 @@ class Operations(Memoized, Displayed):
         batch.
       results: the tables that a batch returns: the expression's value, metrics, and
         items of sequences.
-      sources: the outputs that each operand may be, which decides what is recurrent; if
-        `None`, any output of the operand's type.
+      sources: the possible producers of each operand, which decide what is recurrent;
+        if `None`, all outputs of the operand's type.
       applied: the operations that run outside of loops, each a single time on all its
         rows; those among them that are recurrent are segment sums.
     """
@@ -216,7 +216,7 @@ class Operations(Memoized, Displayed):
         value_of: Callable[[list[T]], Any],
         metric_of: Callable[[int, T], Any],
     ) -> Any:
-        """Assemble `tables` to a value, `(value, {name: metric})` if there are metrics.
+        """Return the value made of `tables`; with metrics `(value, {name: metric})`.
 
         Args:
           tables: one table per result.
@@ -292,9 +292,9 @@ def looks_up(program: Operations, operation: Operation) -> bool:
 def check_operations(operations: Operations) -> None:
     """Raise ValueError unless the parts of `operations` agree with each other.
 
-    Each index of a type must be in range; exactly one result must be the value of the
-    expression, and others the items of the sequences in it, level by level; `sources`
-    must have one set per operand.
+    Each index of a type must be in range; results without a name must be those of
+    `nesting`: one for the expression's value, then one for the items of each sequence
+    in it; `sources` must have one set per operand.
     """
     if (returned := len(operations.results) - len(operations.observed)) != 1:
         raise ValueError(f'expected one result without a name, got {returned}')

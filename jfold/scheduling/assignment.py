@@ -48,9 +48,9 @@ class ShardAssignment:
     def of_rows(self) -> tuple[Array, Array]:
         """The example index of each result row, and a mask of real (not spare) rows.
 
-        Both are [shards * rows]. Spare rows of a shard repeat its last example; without
-        any, the last example of the shards before; without any, example 0. For examples
-        `[0, 1]` and `[2]` in 2 rows each, the indices are `[0, 1, 2, 2]`.
+        Both are [shards * rows]. Spare rows of a shard repeat its last example; if it
+        has none, the last of the shards before; if these have none, example 0. For
+        examples `[0, 1]` and `[2]` in 2 rows each, the indices are `[0, 1, 2, 2]`.
         """
         order, last = [], 0
         for examples in self.examples:
@@ -97,7 +97,7 @@ def assign_in_order(
 def assign_evenly(shards: Shards, rows: int, work: Sequence[int]) -> ShardAssignment:
     """Assign examples so that all shards have about the same work.
 
-    The example with most work comes first, and each goes to the shard with the least
+    Examples are taken in order of falling work; each goes to the shard with the least
     work so far that has room (Graham, Bounds on multiprocessing timing anomalies,
     1969). In a shard examples keep their order. All processes compute the same result.
 

@@ -52,8 +52,8 @@ class Chain:
     Attributes:
       specs: from small to large: each holds all that the spec before it holds.
       late: the least capacities of the `LATE` batches that were scheduled last.
-      outgrown: the number of times that a batch did not fit the largest spec.
-      kinds: how many of these times it had an operation that no batch had before.
+      outgrown: the number of batches that did not fit the largest spec.
+      kinds: the number of batches with an operation that the largest spec had not.
     """
 
     specs: tuple[Spec, ...] = ()
@@ -131,7 +131,7 @@ class Budget:
         return spec
 
     def _find(self, need: Capacity) -> tuple[Capacity, Chain, Spec | None]:
-        """Return `need` less what is unused, its chain, and the spec that holds it."""
+        """Return `need` less unused fields, its chain, and a spec for it or `None`."""
         need = without_unused(self.program, need)
         chain = self.chains.get(_batches(need)) or Chain()
         return need, chain, chain.holding(need)
@@ -280,7 +280,7 @@ class FixedBudget:
     """A budget that never grows: the specs of a model saved with compiled programs.
 
     Attributes:
-      specs: all specs, from small to large; none of a corpus without a model.
+      specs: all specs, from small to large; empty for a corpus without a model.
     """
 
     specs: tuple[Spec, ...]

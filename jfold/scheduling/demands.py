@@ -114,7 +114,7 @@ def fits(program: Operations, demanded: Demands) -> bool:
 
 @memoized
 def _ends(program: Operations) -> tuple[int, ...]:
-    """Return where each field of `ADDED` begins in `Demands.added`, and the end."""
+    """Return each field's first column in `Demands.added`, then the column count."""
     types, operations = len(program.types), len(program.operations)
     counts = types, operations, types, len(program.observed), len(slots(program))
     return tuple(itertools.accumulate(counts, initial=0))
@@ -163,7 +163,7 @@ def demands(selection: Selection) -> Demands:
 
 @memoized
 def _active(program: Operations) -> tuple[Array, bool]:
-    """Return which types have gradients [types, 1] int, and whether loops add some."""
+    """Return a mask of active types [types, 1] int, and whether loops add up any."""
     active = active_types(program)
     numbers = np.array([[t in active] for t in range(len(program.types))], int)
     return numbers, any(adding(program, t) for t in active)
@@ -216,7 +216,7 @@ def join_demands(parts: Sequence[Demands]) -> Demands:
 
 
 def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
-    """Return, per component and level, the most rows of operations in any selection."""
+    """Return, per component, level and operation, the most rows in any selection."""
 
     def counted(levels: Array, owner: Array) -> Array:
         return np.bincount(levels, minlength=1)[1:]
@@ -227,7 +227,7 @@ def profiles(program: Operations, selections: Iterable[Selection]) -> Profiles:
 
 
 def largest_profiles(selection: Selection, examples: int) -> Profiles:
-    """Return, per component and level, the most rows of any `examples` examples."""
+    """Return, per level and operation, the most rows of any `examples` examples."""
 
     def counted(levels: Array, owner: Array) -> Array:
         level, count = _level_counts(levels, owner, len(selection))
@@ -276,7 +276,7 @@ def _profiles(
 ) -> Profiles:
     """Return profiles, given a function from nodes to a number per level [levels].
 
-    It takes the level and the example index of each node of an operation, both [nodes].
+    `counted` takes each node's level and example index, both [nodes], per operation.
     """
     types = len(selection.program.types)
 

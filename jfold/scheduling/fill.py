@@ -113,7 +113,7 @@ class _Batch:
 
 @memoized
 def _in_steps(spec: Spec) -> tuple[tuple[int, Component], ...]:
-    """Return the components, with numbers, that may run in several steps."""
+    """Return (number, component) of each component that may run in several steps."""
     pairs = zip(running_components(spec), layout(spec).sections.tiles, strict=True)
     numbered = enumerate(pairs)
     return tuple((c, part) for c, (part, table) in numbered if table.shape[0] != 1)
@@ -200,8 +200,8 @@ def _write_counts(batch: _Batch, devices: int) -> None:
 def _in_one_step(spec: Spec) -> tuple[Array, Array, Array]:
     """Return components, operations and places of those operations that take one step.
 
-    Each array is [n]. A place `i` says where in the index array the rows are noted: the
-    first row at `indices[i]`, their end at `indices[i + 1]`.
+    Each array is [n]. A place `i` is an index into the index array: the operation's
+    first row is stored at `indices[i]`, the end of its rows at `indices[i + 1]`.
     """
     places = layout(spec)
     triples = [
@@ -302,10 +302,10 @@ class _Reads:
 
     Attributes:
       columns: columns of the graph, its tables of summands included.
-      targets: per column, where it is written.
-      edges, steps: [columns] attributes of the targets.
-      uses: per type, where the columns begin and end that leave edges: those of
-        operations in loops; if all are in loops, those of results too.
+      targets: per column, its place in the index array.
+      edges, steps: [columns] `edge` and `step` of each target.
+      uses: per type, first and end of the range of columns whose uses have edge rows:
+        those of operations in loops; if all are in loops, those of results too.
     """
 
     columns: Columns
@@ -418,8 +418,9 @@ def _write_leaving(
     Args:
       merged: the numbers of the values that the columns of `reads` read.
       rows_of: [values] the row of each value in the buffer of its type.
-      values: the row of each of `merged`; those of values that leave loops, as read
-        outside, become their places among these.
+      values: the buffer row of each number in `merged`, changed in place: where an
+        output of loops is read outside, it becomes the output's `value_base` plus the
+        place among the output's rows that are read outside.
     """
     places, program = batch.places, batch.spec.program
     uses: list[list[RowUses]] = [[] for _ in program.types]

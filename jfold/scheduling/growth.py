@@ -98,7 +98,7 @@ def grow(
 def with_all_operations(old: Capacity, need: Capacity) -> Capacity:
     """Return `need` with room for the operations of which neither capacity has rows.
 
-    It is that of the largest of those that `need` has and `old` has not.
+    Each gets as many rows as the largest operation that is in `need` but not in `old`.
     """
 
     def filled(name: str) -> tuple[int, ...]:

@@ -110,13 +110,13 @@ class Sections:
       examples: [] the number of examples: the element of `rows` for the model's value.
       tiles: per component [levels, columns], first row and end of each of its
         operations; a row for each step, if the number of steps is fixed.
-      reads: by place, the row of the value buffer that each row of an operation or a
-        result reads [rows]; or [summands] the rows to add up, of a segment sum or where
-        sums without rows are read; [0] if it is read in place, or the operation is of a
-        segment sum. Of an output that leaves loops, the rows that are read outside of
-        them, each once.
-      targets: by place, the node, or row, that each summand is added to [summands];
-        else [0].
+      reads: by place, rows of the value buffer. Of an input or a result's tensor, the
+        one that each row reads [rows]; of a segment sum, or a slot that reads sums
+        without rows, those to add up [summands]; of a slot that is read in place, or an
+        input of a segment sum's operation, none [0]. Of an output that leaves loops,
+        those that are read outside of loops, each once.
+      targets: by place, the row of the sum or slot that each of the summands in `reads`
+        is added to [summands]; [0] for places without summands.
       owners: per result [rows], the example of each row; [0] if each example has one.
       consumers: per type [fan, rows], the edge rows to sum for each computed row.
       steps: per type [levels of all components, stages, 2], for each round of sums on
@@ -170,8 +170,8 @@ def allocate_sections(
 ) -> Sections:
     """Lay out the sections of an index array one behind another, given numbers of rows.
 
-    `computed` [types] counts the rows of value buffers that are not constants, other
-    arguments are attributes of the layout.
+    `tables` are the shapes of `Sections.tiles`; `computed` [types] counts the rows of
+    value buffers behind the constants; other arguments are attributes of `Layout`.
     """
     program, capacity, allocator = spec.program, spec.capacity, Allocator()
     section, sums = allocator.section, segment_sums(spec.program)
@@ -182,7 +182,7 @@ def allocate_sections(
     tiles, owners, consumers, steps, of_edges = (list[Section]() for _ in range(5))
 
     def allocate(table: int, rows: int) -> None:
-        """Allocate sections for what a table of so many rows reads and adds up."""
+        """Allocate `reads` and `targets` of an operation or a result, a `table`."""
         places = [(table, a) for a, _ in enumerate(operand_types(program)[table])]
         modes = {place: mode_at(spec, place) for place in places}
         added = [summands[x] if modes[x] is ReadMode.SUMMED else 0 for x in places]
@@ -224,7 +224,7 @@ def allocate_sections(
 
 
 def _rows_read(program: Operations, reads: Mapping[Place, Section]) -> Counter[int]:
-    """Count, by output, the rows of the sections that read it outside of loops."""
+    """Count, by output, the rows of all sections outside of loops that may read it."""
     inputs, outputs = sources(program).inputs, outputs_of(program)
     # A reader of sums without rows reads their summands, which may be sums, too.
     summed: dict[int, ProducerSet] = {}

@@ -10,9 +10,9 @@ of a value leaves a cotangent:
 
     | rows of operation 0, input 0 | input 1 | ... | results | sums | a row of zeros |
 
-or, where each write starts a kernel, the rows of all inputs of the type interleaved. A
-row is called by its number in its buffer. All indices of a batch are one array, whose
-sections `index_array.py` lays out. All places follow from a `Spec` alone.
+or, where each write starts a kernel, an operation's inputs of the type have their rows
+interleaved. A row is called by its number in its buffer. All indices of a batch are one
+array, whose sections `index_array.py` lays out. All places follow from a `Spec` alone.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ class Layout:
       chunk: [operations] rows per pass outside of the loop over levels, for hoisted
         products and for gradients of parameters.
       widths: per operation, rows per tile, as `Strategy.widths` orders them.
-      component: [operations] the number of its component.
+      component: [operations] the number of each operation's component.
       column: [operations] a column of the component's table of tiles: the operation's
         first row on each level. The next column has the end of its rows.
-      trips: per component, the rows of that table that belong to each of its loops: a
-        row per trip.
+      trips: per component, the trip count of each of its loops; its table of tiles has
+        a row per trip.
       value_base: per operation and output, the first row in the value buffer; a row
         behind the buffer's end for outputs that no loop computes or reads.
       value_rows: [types] rows of each value buffer.
@@ -127,7 +127,7 @@ class Layout:
         operations are in loops, tensors of results. An operand of a sum has no edge
         rows: it has `~row` and -1, where `row` is the sum's first row, counted behind
         the constants.
-      edge_sums: [types] the edge row of the first sum, or -1.
+      edge_sums: [types] the edge row of the first sum; -1 for inactive types.
       edge_rows: [types] rows of each edge buffer, with the row of zeros at the end.
       sum_width: [types] the number of sums of edge rows that one tile computes.
       sections: the sections of the index array.

@@ -145,7 +145,7 @@ def read_modes(spec: Spec) -> dict[Place, ReadMode]:
 
 
 def mode_at(spec: Spec, place: Place) -> ReadMode:
-    """Return how a place reads its values: by index if it is no slot, as in loops."""
+    """Return how a place reads values: by index if it is no slot."""
     return read_modes(spec).get(place, ReadMode.INDEXED)
 
 

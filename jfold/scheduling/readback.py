@@ -69,7 +69,7 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
 
     Args:
       table: the number of the operation; or of the result, behind all operations.
-      t: the number of the type of what is read.
+      t: the type number of the values that are read.
       row: the row of the node, or of the result.
     """
     program, sections, indices = part.spec.program, part.sections, _indices(part)

@@ -217,12 +217,12 @@ class Schedule(Displayed):
         return lay_out_targets(of_one_shard(spec), parts, lists, type)
 
     def owners(self, result: int) -> jax.Array:
-        """Return which example each row of a result belongs to [rows] int32.
+        """Return the index of the example of each row of a result [rows] int32.
 
-        Spare rows have the index `examples`. Only for results of any number of rows.
+        Spare rows have the index `examples`.
 
         Args:
-          result: the number of the result.
+          result: the number of a result whose number of rows differs between batches.
         """
         shards = self.spec.shards
 
@@ -385,7 +385,7 @@ def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
 
 
 def _replicated(fn: Callable[..., T], *arguments: Any) -> T:
-    """Call `fn`; replicated by `shard_map` if the mesh in use has explicit axes."""
+    """Call `fn`, under a `shard_map` if the mesh in use has explicit axes."""
     # JAX refuses to write rows into a buffer whose type has explicit axes of a mesh.
     mesh = jax.sharding.get_abstract_mesh()
     pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)

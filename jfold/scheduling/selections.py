@@ -93,7 +93,7 @@ def make_columns(columns: Sequence[Column], count: int) -> Columns:
 
 @memoized
 def columns_at(program: Operations) -> dict[Place, Column]:
-    """Return, by place, the column that says which values are read there."""
+    """Return, by place, the column of the numbers of the values that are read there."""
     types, operations = len(program.types), len(program.operations)
     # Column 0 of an operation has levels.
     return {
@@ -105,14 +105,14 @@ def columns_at(program: Operations) -> dict[Place, Column]:
 
 @memoized
 def value_columns(program: Operations) -> Columns:
-    """Return the columns that say which values operations and results read."""
+    """Return the columns of the numbers of values that operations and results read."""
     columns = sorted(columns_at(program).values(), key=lambda column: column.space)
     return make_columns(columns, len(program.types))
 
 
 @memoized
 def loop_columns(program: Operations) -> tuple[Columns, Columns]:
-    """Return the columns of the inputs of operations in loops, and all others."""
+    """Return the value columns of operations in loops, and of all other readers."""
     types, operations = len(program.types), range(len(program.operations))
     tables = {types + o for o in operations if o not in program.applied}
     every = value_columns(program).every
@@ -239,8 +239,8 @@ class Demands:
         type, nodes per operation, rows of sums per type, rows per result with any
         number of rows, summands per slot.
       highest: [examples, numbers] int32, of which a batch needs the maximum: levels,
-        fans per type, stages; without loops whether each slot is indexed, and whether
-        sums have rows.
+        fans per type, stages; if the program has slots, whether each is indexed, and
+        whether sums have rows.
     """
 
     added: Array
@@ -404,8 +404,8 @@ def select(program: Operations, graph: Graph) -> Selection:
 def use_counts(selection: Selection, in_loops: bool) -> Array:
     """Return the reads per value [values]; 0 for constants of types with gradients.
 
-    With `in_loops` only reads in loops are counted, and one more of each value that is
-    read outside of them: all its cotangents from there are one.
+    With `in_loops` all reads of a loop's output from outside count as one, since they
+    leave one cotangent; reads of other values from outside do not count.
     """
     program = selection.program
     numbers, shared = selection.numbers, shared_counts(program)

@@ -110,7 +110,7 @@ class Shards:
     def alike(self, x: object, spec: PartitionSpec = EVERYWHERE) -> Any:
         """Return `x`, and its cotangent, constrained to `spec` on automatic mesh axes.
 
-        Unchanged if only `axes` are automatic.
+        Unchanged unless a mesh axis other than `axes` is automatic.
         """
         # Else XLA might split a loop over axes that are not those of the shards, and so
         # put collectives of all shards into it, though each shard runs it a different

@@ -49,8 +49,8 @@ class Capacity:
     """The numbers of rows, levels and sums that fit into a schedule.
 
     With shards, the numbers are those of a single shard. In the reverse pass each use
-    of a value leaves its cotangent in an edge row. A slot is an input of an operation,
-    or a tensor of a result.
+    of a value leaves its cotangent in an edge row. A slot is an input of an operation
+    outside of loops, or a tensor of a result.
 
     Attributes:
       examples: the exact number of rows of the results; most others are upper bounds.
@@ -61,11 +61,11 @@ class Capacity:
         without gradients.
       sums: [types] rows for sums of edge rows, for values with more uses than one
         gather adds up.
-      stages: rounds of such sums: each adds up edge rows and sums of earlier rounds.
+      stages: rounds of sums of edge rows: each adds up edge rows and earlier sums.
       metrics: rows of each result whose number of rows varies: those of metrics, then
         the items of sequences.
       indexed: [slots] 1 if a slot has an index for each row, 0 if it is read in place;
-        empty for programs with loops.
+        empty if all operations are in loops.
       summands: [slots] the most values that each slot adds up itself, where segment
         sums have no rows in the value buffer.
       sum_rows: 1 if segment sums have rows in the value buffer, since some are read
@@ -140,12 +140,11 @@ class Capacity:
         """
         if not self.sum_rows:
             return self.numbers
-        # Sums have rows, so slots add up nothing.
         first = len(self.numbers) - 1 - len(self.summands)
         return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
-        """Yield pairs as ('rows[2]', 70), for all but `profiles` and `shards`."""
+        """Yield pairs such as ('rows[2]', 70), for all but `profiles` and `shards`."""
         for name in _NUMBERS:
             value = getattr(self, name)
             if isinstance(value, tuple):
@@ -226,7 +225,7 @@ class Spec(Memoized, Stays):
 
 @memoized
 def of_one_shard(spec: Spec) -> Spec:
-    """Return the spec by which each shard runs alone: the same without `shards`."""
+    """Return the same spec without `shards`, by which each shard runs alone."""
     return spec.replaced(capacity=replace(spec.capacity, shards=None))
 
 

@@ -132,7 +132,7 @@ def cut(levels: Array, step: float, row: Array, most: Sequence[int]) -> Profile:
     """
     if not len(levels):
         return ()
-    # Neighbouring levels are joined into blocks, which have the most rows of any.
+    # Neighbouring levels are joined into blocks, with the maximum of their rows.
     first = np.arange(0, len(levels), -(-len(levels) // BLOCKS))
     counts = np.diff(first, append=len(levels))
     blocks = np.maximum.reduceat(levels, first, axis=0)

@@ -101,7 +101,7 @@ def resolve_edges(edges: Array, totals: Array) -> Array:
 
 
 def total_cotangent_rows(uses: RowUses, rows: int, zero: int) -> Array:
-    """Return, per value, the row of its whole cotangent [rows]; `zero` if unused.
+    """Return, per value, the edge row of its total cotangent [rows]; `zero` if unused.
 
     Each value has at most one use.
     """
@@ -228,9 +228,9 @@ def write_consumers(
 def _summed(
     spec: Spec, indices: Array, t: int, uses: RowUses, steps: Array | None
 ) -> RowUses:
-    """Write sums for values of type `t` that have too many uses; return uses left.
+    """Write sums for values of type `t` with too many uses; return the new uses.
 
-    A sum counts as one use of its value, in place of the uses that it adds up.
+    Among them a sum counts as one use of its value, in place of those that it adds up.
     """
     places, computed = layout(spec), spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)

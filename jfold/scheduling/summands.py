@@ -35,8 +35,7 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
     Returns:
       [slots, examples] int64, the number of values that are added up in each slot, if
       sums have no rows; and [slots + 1, examples] bool, whether each slot needs
-      indices, then whether sums need rows, since the example reads a sum more than
-      once.
+      indices, then whether sums need rows, as of `_have_rows`.
     """
     places = slots(selection.program)
     summands = np.zeros((len(places), len(selection)), np.int64)
@@ -69,7 +68,7 @@ def _is_indexed(selection: Selection, place: Place) -> Array:
 
 @memoized
 def _have_rows(selection: Selection) -> Array:
-    """Return in which examples segment sums need rows in a buffer [examples] bool.
+    """Return, per example, whether segment sums need rows in buffers [examples] bool.
 
     They do if one is read more than once, or if `sums_need_rows`.
     """
@@ -167,7 +166,7 @@ def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
 
 
 def _is_neutral(selection: Selection) -> Array:
-    """Mark constants that change no sum: all 0, if floats all -0.0 [values] bool."""
+    """Return a mask [values] of constants that change no sum: 0, but -0.0 if floats."""
     result = np.zeros(selection.numbers.ends[-1], bool)
     before: dict[int, int] = {}
     for t, value in selection.program.constants:

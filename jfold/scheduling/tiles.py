@@ -196,7 +196,7 @@ class Strategy:
     def tiles(self, table: Array, widths: Widths, trips: Trips, empty: int) -> Array:
         """Return how many tiles of each width each step takes [steps, widths] int.
 
-        Here it is one in the loop that the step belongs to.
+        Here each step takes one tile, of the width of the loop that runs the step.
         """
         return np.eye(len(trips), dtype=int).repeat(trips, 0)[: len(table)]
 
@@ -237,8 +237,8 @@ class Counted(Strategy):
         """Return how many rows share one pass for parameter gradients.
 
         They have as many bytes as the parameters or the cache, the larger of the two,
-        and are at most `rows`. Each pass takes all parameters: so one for a large
-        embedding table, several for a matrix.
+        since a pass writes the gradients of all parameters; at most `rows`. If
+        `reproducible`, the number is fixed, but all `rows` for a look-up.
         """
         same = self.reproducible
         # Parameters of unknown size; a look-up adds up in one order, however many rows.
@@ -299,7 +299,7 @@ class Fixed(Strategy):
         return cut(levels, step, row, [MEMORY // size for size in sizes])
 
     def _stairs(self, spec: Spec, component: Component) -> Profile:
-        """Return a component's steps: pairs of a count and the operations' widths."""
+        """Return a component's steps: pairs (count, tile width of each operation)."""
         operations, capacity = component.operations, spec.capacity
         rows, same = [capacity.rows[o] for o in operations], self.reproducible
         if not component.recurrent:
@@ -329,7 +329,7 @@ class Fixed(Strategy):
         return tuple(rows[place] for _, rows in self._stairs(spec, component))
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return rows per gradient pass: all of a look-up, else what memory allows."""
+        """Return rows per gradient pass: all for a look-up, else as memory allows."""
         same = self.reproducible
         # The reverse of a look-up is a scatter, which takes no memory. In a loop it
         # would start kernels again and again, and on a TPU run row by row.
@@ -418,5 +418,5 @@ def strategy_at(spec: Spec, o: int) -> Strategy:
 
 
 def without_unused(program: Operations, need: Capacity) -> Capacity:
-    """Return `need`; for a program without loops, with zeros for what loops use."""
+    """Return `need`; for a program without loops, with zeros in fields of loops."""
     return need if program.has_loops else Strategy().fitted(program, need)

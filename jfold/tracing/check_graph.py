@@ -154,10 +154,10 @@ class _Values(Memoized):
       graph: the graph of these examples alone.
       before: the number of examples before them in the whole graph, for messages.
       first: per type [examples + 1], the index of each example's first value.
-      results: per operation, the number of outputs of those before; then of all.
-      producers: per type [values], the output that made each value, counted through
-        all operations; the total number of outputs for constants.
-      levels: per type [values], the level of the node that made it; 0 for constants.
+      results: the index of each operation's first output; then the count of outputs.
+      producers: per type [values], the index of the output that made each value, among
+        the outputs of all operations; the count of outputs for constants.
+      levels: per type [values], the level of each value's node; 0 for constants.
     """
 
     def __init__(self, operations: Operations, graph: Graph, before: int) -> None:
@@ -184,7 +184,7 @@ class _Values(Memoized):
         return np.where(is_own[self.producers[t]], self.levels[t], 0)
 
     def check(self) -> None:
-        """Raise ValueError if a node or result reads wrong values, or levels differ."""
+        """Raise ValueError if an operand of a node or result, or a level, is wrong."""
         allowed = sources(self.operations)
         for o, table in enumerate(self.graph.operations):
             self._check_nodes(o, table, allowed.inputs[o])
@@ -196,7 +196,7 @@ class _Values(Memoized):
     def _check_nodes(
         self, o: int, table: Table, allowed: Sequence[ProducerSet]
     ) -> None:
-        """Check levels and inputs of operation `o`; it may read what is `allowed`."""
+        """Check levels, and that input k reads only outputs in the set `allowed[k]`."""
         operation, c = self.operations.operations[o], component_of(self.operations)[o]
         recurrent = components(self.operations)[c].recurrent
         levels, *inputs = table.columns
@@ -216,10 +216,10 @@ class _Values(Memoized):
     def _look_up(
         self, t: int, table: Table, column: Array, makers: ProducerSet, what: str
     ) -> Array:
-        """Check `column`; return it as indices [rows] among all values of type `t`.
+        """Return `column` [rows] of `table` as indices among all values of type `t`.
 
-        The column [rows] of `table`, called `what`, has value numbers in the example of
-        each row; they may be of outputs of the `makers`, or of constants.
+        Raise ValueError, which calls the column `what`, if a value number exceeds those
+        of its row's example, or is of an output outside of the set `makers`.
         """
         limit = np.diff(self.first[t]).astype(np.uint32).repeat(table.counts)
         # Cast to unsigned, negative numbers are above all limits too.

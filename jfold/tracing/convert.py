@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 _INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # dtypes of Python's numbers
-# NumPy's dtypes of ints mixed with floats.
+# The dtypes that NumPy gives to lists of floats, and of ints mixed with floats.
 _MIXED = (*map(np.dtype, (float, complex, np.longdouble, np.clongdouble)),)
 
 
@@ -162,7 +162,7 @@ def _advice(item: Any, type_: TensorType) -> str:
 
 @functools.cache
 def _exact_below(dtype: np.dtype[Any]) -> float:
-    """Return the limit of ints that float64, and `dtype` if inexact, hold exactly."""
+    """Return n so that float64, and an inexact `dtype`, hold ints below n exactly."""
     finfo: Any = jnp.finfo
     bits = finfo(dtype).nmant + 1 if _is_inexact(dtype) else 53
     return float(2 ** min(bits, 53))

@@ -107,12 +107,13 @@ class Recording:
 
 
 class _Layout:
-    """What the reading of tapes needs of the program alone.
+    """The facts for reading tapes that depend on the program, not on the batch.
 
     Attributes:
-      numbered: by tape of row numbers, the place of its rows and the entries per row.
-      parts: by maker, (part, end): the index in `value_parts` of the values in its
-        rows, and the end of a tape of constants; `None` for an operation.
+      numbered: by tape of row numbers, (place, width): the `Place` of the rows that it
+        records, and its number of entries per row.
+      parts: by maker, (part, end): the index in `value_parts` of the values that it
+        makes, and for a tape of constants its end, else `None`.
       levels: per operation, (input, mask) of each input that its own recurrent
         component may make; a node is one level above the highest of these. If another
         recurrence may make it too, the mask [makers] bool tells which makers are in
@@ -177,7 +178,7 @@ class TapeReader:
       shifts: [makers, examples], what to add to an index to get a value number. Tapes
         count rows from the start of the batch, a graph from that of an example.
       raw: [entries] int64, the row numbers on all tapes, one tape after another.
-      numbers: [entries] int32, the value numbers in the example that they stand for.
+      numbers: [entries] int32, the value number, in its example, of each row in `raw`.
       starts: by tape, the index of its first entry.
     """
 
@@ -221,7 +222,7 @@ class TapeReader:
         return Graph(self.examples, *rows, tuple(labels), fits=True)
 
     def _first(self, place: Place | None) -> Array:
-        """Return each example's first row [examples + 1]; zeros without a place."""
+        """Return `Table.first` [examples + 1] for `place`; zeros if it is `None`."""
         first: Array = self.firsts[-1 if place is None else place.end]
         return first if place is None or place.unit == 1 else first // place.unit
 
@@ -252,9 +253,9 @@ class TapeReader:
         return result
 
     def _objects(self) -> list[list[Array]]:
-        """Return, per type, the objects on each of its tapes as an array.
+        """Return, per type, the objects on each of its tapes as an array [n, *shape].
 
-        Of several tapes that do not fit, the error is about the first example.
+        Raise BadItem for the first example that has an object that does not fit.
         """
         result, errors = list[list[Array]](), list[BadItem]()
         types = self.program.types
