@@ -43,7 +43,7 @@ def _inside(block: b.Block) -> Iterable[b.Block]:
         return () if target is None else (target,)
     kind: type[b.Block] = type(block)
     if kind._pieces is b.Block._pieces and kind.__repr__ is not b.Block.__repr__:
-        return ()  # without parts: no text is made
+        return ()  # a quick exit: this class has no inner blocks
     return (piece for piece in block._pieces() if isinstance(piece, b.Block))
 
 
@@ -59,10 +59,11 @@ def with_users(nodes: Iterable[T], users: Mapping[T, Sequence[T]]) -> set[T]:
 
 
 def constants(users: Users) -> set[b.Block]:
-    """Return the blocks that take no input, such as `Zeros([3]) >> Function(f)`.
+    """Return those blocks that take no input, such as `Zeros([3]) >> Function(f)`.
 
-    A block with blocks inside takes no input if no inner block to which it passes its
-    input takes one. A declaration that refers to itself takes an input.
+    A `Pipe`, `AllOf`, `Record`, `Reference` or composition takes no input if none of
+    the inner blocks that get its input, or a field of it, takes one. A declaration that
+    refers to itself takes an input.
     """
     known: dict[b.Block, bool] = {}
     return {block for block in users if run(_is_constant(block, known))}
@@ -71,7 +72,7 @@ def constants(users: Users) -> set[b.Block]:
 def _is_constant(block: b.Block, known: dict[b.Block, bool]) -> Steps[bool]:
     """Return whether a block takes no input; `known` is a memo."""
     if block not in known:
-        known[block] = False  # if it is reached again inside itself
+        known[block] = False  # the result if the block contains itself
         readers = _input_readers(block)
         parts = yield in_turn(_is_constant(part, known) for part in readers)
         reads_nothing = isinstance(block, b.FromTensor | b.Zeros | b.Void)
@@ -93,7 +94,7 @@ def _input_readers(block: b.Block) -> tuple[b.Block, ...]:
         readers = (
             part for part, operands in block.wiring.steps if 0 in leaves(operands)
         )
-        # One that returns its input takes one: as its own reader, it is no constant.
+        # A returned input counts as taken: as its own reader, a block is no constant.
         returns_input = 0 in leaves(block.wiring.output)
         return (*readers, block) if returns_input else tuple(readers)
     return tuple(_inside(block)) if isinstance(block, b.Reference) else ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusal of cyclic data: objects that contain themselves, with the way round."""
+"""Errors for cyclic data, objects that contain themselves; they show the cycle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jfold.language.walk import Located, Misfit, Path, Walk
 
 
 def refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:
-    """Raise `Misfit` for input `x` that contains itself, first met at `before`."""
+    """Raise `Misfit` for input `x` that contains itself, first met at path `before`."""
     # The cycle may pass through a shared object, whose error says more.
     for (declaration, _), (first, values) in state.shared.items():
         if not values and str(first.path).startswith(str(before)):
@@ -26,9 +26,9 @@ def refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoRetu
 
 
 def refuse_shared_cycle(declaration: Any, first: Located, steps: str) -> NoReturn:
-    """Raise `Misfit` for object `first`, whose shared result depends on itself.
+    """Raise `Misfit` for object `first`, whose `Share` result depends on itself.
 
-    `steps` lead from it round to itself.
+    `steps` is the text of the path that leads from the object back to itself.
     """
     kind = type(first.value).__name__
     name = callable_name(declaration.key)
@@ -42,7 +42,7 @@ def refuse_shared_cycle(declaration: Any, first: Located, steps: str) -> NoRetur
 
 
 def steps_to(x: object, before: Path | None) -> str:
-    """Return the steps from a path to that of the first object in `x`."""
+    """Return the steps from path `before` to the path of the first object in `x`."""
     (object_, *_) = objects_in(x) or [Located(None)]
     while object_.parts:
         object_ = object_.parts[0]

@@ -49,7 +49,7 @@ def typed_expression(block: b.Block) -> TypedExpression:
 def _typing(block: b.Block, widest: np.dtype[Any]) -> TypedExpression:
     """Infer an expression's types, memoized per `widest`, JAX's widest float dtype.
 
-    Blocks are immutable, but for unresolved declarations, for which `infer` raises.
+    Blocks do not change, except unresolved declarations, for which `infer` raises.
     """
     return infer(block)
 
@@ -63,13 +63,13 @@ def evaluate(
 ) -> Any:
     """Evaluate an expression; return `(value, metrics)`, or `value` without metrics.
 
-    `metrics` is a dict by name, of lists of the collected values.
+    `metrics` maps the name of each metric to the list of its values.
 
     Args:
       typing: the expression.
       params: parameters by layer name.
       external: external arrays by name.
-      keys: the keys of random draws; without `keys`, layers run in evaluation mode.
+      keys: makes the keys of random draws; if `None`, layers run in evaluation mode.
 
     Raises:
       InputError: the example does not fit.
@@ -104,7 +104,7 @@ class Arrays:
     Attributes:
       params: parameters by layer name.
       metrics: the values that each metric has collected so far, by name.
-      keys: see `Keys`; if `None`, nothing is drawn.
+      keys: a function that makes random keys (see `Keys`); if `None`, nothing is drawn.
       drawn: the number of keys drawn so far, by stream.
     """
 

@@ -43,12 +43,12 @@ def endless_recursion(calls: Calls) -> str:
 def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
     """Return, per declaration, the calls that pass on the caller's own input unchanged.
 
-    Used where typing fails, before there is a source to look at.
+    It serves where typing fails; else source generation notes them, as `untouched`.
 
     Args:
       nodes: all uses of blocks typed so far.
-      cases: by the variable of the input of a case, the variable of the value that its
-        `OneOf` or `Optional` chooses for.
+      cases: from the type variable of a case's input to that of the value that the
+        `OneOf` or `Optional` passes to the case.
     """
     references = [
         (node, node.block.declaration)
@@ -65,7 +65,7 @@ def calls_of(nodes: Iterable[TypedUse], cases: Mapping[Type, Type]) -> Calls:
         value = node.input
         while value in cases:
             value = cases[value]
-        # All objects share one type, which does not tell whether two are the same.
+        # A type variable stands for one value; type `object` may stand for several.
         for caller in [] if isinstance(value, ObjectType) else by_input[value]:
             calls[caller].append((id(declaration), str(node)))
     return calls

@@ -27,7 +27,7 @@ class Expression:
     Attributes:
       unrolled: whether uses of an operation became several operations, which need no
         loops (`unrolling`).
-      sites: by type number, (bound, use of a block) for each tape of constants.
+      sites: by type number, `(below, use)` per tape of constants (`sites_in_order`).
     """
 
     typing: TypedExpression

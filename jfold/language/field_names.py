@@ -19,7 +19,7 @@ from jfold.language.signatures import input_names, inputs_of_init, keyword_names
 from jfold.types import Nested, TupleType, Type
 
 Names: TypeAlias = tuple[frozenset[str], ...]  # per item; several if OneOf cases differ
-Order: TypeAlias = tuple[int, ...]  # of each argument, the index of its item
+Order: TypeAlias = tuple[int, ...]  # per argument, the index of its item
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)

@@ -44,7 +44,7 @@ def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
 
     Args:
       node: the use of the cell.
-      state: the type inference, which knows the state of each loop.
+      state: the type inference, whose `carried` tells the loop of a type variable.
     """
     type_ = state.types.head(node.input)
     if isinstance(type_, TupleType) and len(type_) == 2 and cell_library(function.fn):

@@ -49,7 +49,7 @@ class Called:
 def called(fn: object) -> Called | None:
     """Wrap a Flax module or its method in a uniform signature; else return `None`.
 
-    Raise TypeError if a Linen module holds an NNX one, or an NNX module has state.
+    Raise TypeError if a Linen module is bound or holds an NNX one, or an NNX has state.
     """
     module = module_of(fn)
     method = '__call__' if module is fn else getattr(fn, '__name__', '')
@@ -150,7 +150,7 @@ _WANTED = re.compile(r'needs PRNG for "(\w+)"')
 
 
 def _check_linen(module: Module) -> None:
-    """Raise TypeError if a Linen module has parameters already, or holds an NNX one."""
+    """Raise TypeError if a Linen module is bound to parameters or holds an NNX one."""
     if module.scope is not None and not is_module(module.parent):
         name = type(module).__name__
         raise TypeError(

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from chex import ArrayTree
 
 Specs: TypeAlias = Any  # a `jax.ShapeDtypeStruct`, or several in tuples and structs
-COMBINING = (  # functions of two, and what `Layer.combines` says of them
+COMBINING = (  # binary functions, each with its `Layer.combines`
     *((jnp.add, ADD), (operator.add, ADD)),
     *((jnp.maximum, MAXIMUM), (jnp.minimum, MINIMUM)),
 )
@@ -138,8 +138,8 @@ def _layer_call(
 ) -> Callable[..., Any]:
     """Return a layer's call (params, *keys, *inputs) -> outputs; keys are [2] uint32.
 
-    `none` is passed in place of params `None`: the result of `init`, if that holds no
-    arrays. If the call `evaluates`, it draws nothing, whatever the keys of `rngs`.
+    In place of params `None`, the callable gets `none`: the tree without arrays that
+    `init` returned. If the call `evaluates`, it draws nothing and ignores its keys.
     """
 
     def call(params: ArrayTree | None, *arrays: jax.Array) -> ArrayTree:
@@ -191,10 +191,7 @@ def to_type(value: object, rows: int | None = None) -> Type:
 
 
 def arguments_of(type_: Type) -> tuple[Type, ...]:
-    """Return the types of a function's arguments: the items of a tuple, else `type_`.
-
-    Void gives no arguments.
-    """
+    """Return the types of arguments: a tuple's items, none for void, else `type_`."""
     if isinstance(type_, TupleType):
         return type_.items
     return () if isinstance(type_, VoidType) else (type_,)
@@ -228,7 +225,7 @@ def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwar
 
 
 class LazyCalls:
-    """The base class of `lazy_expression.Reader`, which says what its methods do.
+    """The base class of `lazy_expression.Reader`, for modules that may not import it.
 
     Attributes:
       ranks: by `layer_key`, a number: layers of one name are numbered in this order, as
@@ -251,9 +248,9 @@ def with_unique_names(
 ) -> dict[Layer, Layer]:
     """Return a renamed copy of each layer; a second `dense` becomes `dense_1`.
 
-    Layers of one owner, as methods of one module, share a name and parameters. Those
+    Layers of one owner, as methods of one module, share a name and parameters. Layers
     without parameters are numbered last, since nothing is stored under their names. The
-    others are numbered by `ranks`, then in the order of `layers`, the expression's.
+    rest are numbered by `ranks` (see `LazyCalls`), then in the order of `layers`.
 
     Raises:
       TypeError: two external arrays have one name and rows of different types, or two
@@ -319,7 +316,7 @@ def _check_externals(layers: Iterable[Layer]) -> None:
 
 # ---- advice --------------------------------------------------------------------------
 
-# What to do about errors of Python and JAX, by what they say.
+# Advice on errors of Python and JAX, by a phrase of their text.
 ADVICE = {
     'on unbound modules': 'give Function the module itself, as `Function(Dense(3))`, '
     'or write a module that calls it',

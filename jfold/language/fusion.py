@@ -54,9 +54,9 @@ Uses: TypeAlias = Mapping[int, Sequence[Use]]  # by operation
 def choose_operations(
     program: Operations, uses: Sequence[Use], grouped: Set[int], fuses: bool
 ) -> OperationChoice:
-    """Return the operations after fusion, if a program `fuses`, less those without use.
+    """Return the operations in use, fused if `fuses`.
 
-    Those that reduce groups of items, `grouped`, are never fused.
+    Operations that reduce groups of items, `grouped`, are never fused.
     """
     feeds_of = _choose_feeds(program, uses, grouped) if fuses else {}
     around = {feed[0]: o for o, feeds in feeds_of.items() for feed in feeds if feed}
@@ -79,7 +79,7 @@ def _end(o: int, readers: Mapping[int, int]) -> int:
 def _choose_feeds(
     program: Operations, applications: Sequence[Use], grouped: Set[int]
 ) -> Joined:
-    """Choose which operations to fuse into the operation that reads their results."""
+    """Choose the operations to fuse; return, by reader, the feed of each input."""
     of_operation: dict[int, list[Use]] = defaultdict(list)
     for use in applications:
         of_operation[use.operation].append(use)
@@ -109,16 +109,15 @@ def _choose_feeds(
 def _is_fusible(program: Operations, operation: Operation) -> bool:
     """Return whether an operation may be fused with others.
 
-    One that looks up rows of a large table may not: the gradient of a table is dense,
-    wherever it is taken, and outside of a fusion it is taken once, of all rows
-    together.
+    A look-up in a large table may not: the gradient of a table is dense, and unfused it
+    is taken once, for all rows together.
     """
     is_large = parameter_bytes(operation) > SMALL_TABLE
     return operation.is_straight and not (is_large and looks_up(program, operation))
 
 
 def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
-    """Find the sole reader of operation `o`, and which reader inputs come from `o`.
+    """Return the sole reader of operation `o`, and the feed of each reader input.
 
     `None` is returned unless each application of `o` is read by exactly one application
     of the reader, and each application of the reader reads one of `o`.
@@ -138,7 +137,7 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 
 
 def _fused(o: int, operations: Sequence[Operation], feeds_of: Joined) -> Operation:
-    """Return operation number `o` with the operations fused into it, recursively.
+    """Return operation number `o` fused with its producers, recursively.
 
     Its inputs are the inputs of the fused producers, then the inputs of `o` that no
     fused producer makes.

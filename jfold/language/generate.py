@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A typed expression → the source of the function that records examples.
 
-The source is written in rounds, up to a fixed point. A round takes three facts from the
-round before, and the first has none: which operation outputs a tensor may be, where
-values of several paths meet; which operations read their own results; and which rows
-are appended by one place of the source alone. Once a round finds the facts that it
-started from, its text is the source.
+The source is written in rounds, up to a fixed point. A round starts from facts that the
+round before found: the producers of tensors where several control paths meet; which
+operations read their own results; and to which tables one statement alone appends rows.
+Once a round finds the facts that it started from, its text is the source.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from jfold.tracing.tape_reader import ROW, Column, Place, Recording
 
 MOST_ROUNDS = 64
 NO_FACTS = Facts()
-_LIMIT = threading.RLock()  # the recursion limit is that of all threads
+_LIMIT = threading.RLock()  # all threads share the recursion limit
 TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 
 
@@ -46,9 +45,9 @@ class Generator(Round):
     ) -> s.Symbol:
         """Write a call of a block's function on `value` into `w`; return the result.
 
-        The function is written before the first call with this `key`, and gets `name`,
-        numbered if it is taken. `RETURNED` takes the place of the value if the line
-        returns the result of the call.
+        The function is written at the first call with this `key`, and gets `name`,
+        numbered if it is taken. The result is `RETURNED` if the call is in a `return`
+        statement.
         """
         flat = list(s.parts(value))
         if isinstance(key, b.ForwardDeclaration) and key.key is not None:
@@ -89,10 +88,10 @@ class Generator(Round):
         return w.unpacked(like, result)
 
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
-        """Write the function of a block, of which `value` is the first argument."""
+        """Write the function of a block; `value` is the argument of its first call."""
         name = self.written[key]
         w = Lines(self, name, key)
-        # By the letter `x`, `tracing.deep` tells objects from row numbers.
+        # `tracing.deep` tells objects from row numbers by the `x` in their names.
         names = [
             w.variable('number' if isinstance(part, s.Tensor) else 'x')
             for part in s.parts(value)
@@ -120,7 +119,8 @@ class Generator(Round):
     def _memo_head(self, declaration: b.ForwardDeclaration, x: str, w: Lines) -> str:
         """Write code that looks `x` up in a declaration's memo, by the key of `x`.
 
-        Return the text of the entry of `x`. If the key is `id`, the caller looks it up.
+        Return the source text of the entry of `x`, to assign the result to. If the key
+        is `id`, no look-up is written, since each call of the function looks `x` up.
         """
         memo = self.names.new(f'{w.name}_known')
         self.memos.append(memo)
@@ -203,10 +203,10 @@ class Generator(Round):
     def _write_row(
         self, value: s.Symbol, r: int, inside: Mapping[int, Sequence[int]], w: Lines
     ) -> None:
-        """Write code to add `value` to result table `r`, items in `value` to `inside`.
+        """Write code to add `value` as a row of result table `r`.
 
         Args:
-          inside: the result tables of items of sequences, as of `items_of`.
+          inside: by result table, the tables for items of the sequences in its rows.
         """
         texts, inner = list[s.Tensor](), iter(inside[r])
         for leaf in s.parts(value):
@@ -238,7 +238,7 @@ class Generator(Round):
         w.add(self.labels[r], text)
 
     def source(self, text: str) -> Source:
-        """Return `text`, the source, with the layout of the tapes (lists) it fills."""
+        """Return the `Source` of `text`, with the layout of the tapes that it fills."""
         tape_index = {tape: k for k, tape in enumerate(self.tapes)}
         end_index = {tape: k for k, tape in enumerate(self.counters())}
 
@@ -310,7 +310,7 @@ def generate_source(
 
     Args:
       deep: whether calls in the source are yielded, for data deeper than the stack.
-      facts: what the first round starts from; the fewer, the more rounds.
+      facts: the facts that the first round starts from; fewer facts take more rounds.
     """
     for number in itertools.count(1):
         round_ = Generator(tables, chosen, facts, deep)

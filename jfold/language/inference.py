@@ -51,8 +51,8 @@ NO_ZERO = 'make tensors of the data inside of it, by Scalar, Vector or Tensor'
 # 2^n uses.
 FEW_USES, USES_FOR_EACH = 2048, 8
 
-# These blocks return their operand or a part of it, and so its type variable too.
-# All others are taken to make a new value, which at worst is computed twice.
+# These blocks return their operand or a part of it, and so its type variable too. The
+# result of any other block counts as a new value: at worst it is computed twice.
 _PASSING = b.Identity, b.Pipe, b.GetItem
 
 
@@ -76,13 +76,14 @@ class Inference:
       visited: a memo: the use of a block on a value, by block and variable.
       items: the variable of an item of a tuple, by the tuple's variable and the index.
       waiting: constraints that are not met yet, with the node that an error names.
-      layers, functions: the layer of each callable; the block that each layer is of.
-      defaults: nodes with the type of their input if nothing else determines the type.
-      results: a memo by callable and argument types: the output type and origins.
+      declarations: by declaration, the use that holds its body.
+      layers: the layer of each callable, by `layer_key`.
+      functions: by layer, the `Function` block that it was made of.
+      defaults: pairs (node, type that its input gets if nothing else determines it).
+      results: a memo by `layer_key` and argument types: the output type, `Forwarding`.
       outlined_blocks: references in place of repeated blocks, by block and input type.
       carried: by the variable of a loop's state, the loop.
-      cases: by the variable of the input of a case, that of the input of its `OneOf` or
-        `Optional`.
+      cases: by the variable of a case's input, that of the value passed to the case.
       steps: an item for each step left: a use of a block, or a constraint to call.
     """
 
@@ -122,11 +123,8 @@ class Inference:
     def outlined(self, block: b.Block, input_: Type) -> b.Block:
         """Return `block`, or a reference to it if there are too many uses of blocks.
 
-        A reference is typed and lowered once for all uses that follow. Without
-        references
-
-            r = Record((r, r)) >> add      n times: n blocks, 2^n uses, as each use
-                                           reads another part of the data
+        A reference is typed and lowered once for all uses that follow. Without one,
+        `r = Record((r, r)) >> add`, repeated n times, would be n blocks with 2^n uses.
         """
         if len(self.nodes) <= self.inlined_uses or block not in self.repeated:
             return block
@@ -155,13 +153,13 @@ class Inference:
             known.shared = True
             return known
         node = TypedUse(block, where, input_, self.types.fresh())
-        # Before its parts are, so that an error names the outermost unknown type.
+        # Added before its parts, so that an error names the outermost unknown type.
         self.nodes.append(node)
         result = output_type(block, node, self)
         output: Type = (yield result) if isinstance(result, Generator) else result
         is_passed = isinstance(block, _PASSING) and isinstance(output, TypeVariable)
-        # Without a variable of its own the result of a `Fold`, say, would share that of
-        # its start, and a block used on both would be computed on one of them alone.
+        # Any other result gets a variable of its own: if a `Fold` shared that of its
+        # start, a block used on both would be computed on one of them alone.
         node.output = output if is_passed else self.types.alias(output)
         is_constant = isinstance(input_, VoidType) and not node.parts  # cheap to repeat
         if block not in self.observing and not is_constant:
@@ -246,10 +244,7 @@ class Inference:
     def when_head(
         self, node: TypedUse, then: Callable[[Type], None], of: Type | None = None
     ) -> None:
-        """Call `then` with type `of` once that type's class, as `TupleType`, is known.
-
-        If `of` is `None`, the input type of `node` is meant.
-        """
+        """Call `then` with `of`, by default `node.input`, once its class is known."""
 
         def constraint() -> bool:
             head = self.types.head(node.input if of is None else of)
@@ -313,7 +308,7 @@ class Inference:
           TypeError: a type is still unknown, or a constraint is violated.
         """
         self.settle()
-        # Nodes that wait come first, as they are nearer to the cause.
+        # Nodes with unmet constraints come first, as they are nearer to the cause.
         for node in [*(node for node, _ in self.waiting), *self.nodes]:
             input_, output = map(self.types.resolve, (node.input, node.output))
             if not (input_.ground and output.ground):
@@ -346,8 +341,8 @@ def begin(root: b.Block, infers_input: bool = False) -> Inference:
         x for x in composite if len(users_of[x]) > 1 and not isinstance(x, shared)
     }
     inlined_uses = FEW_USES + USES_FOR_EACH * sum(map(len, users_of.values()))
-    # All constraints are tried again after each default, and an unknown input needs
-    # many. So only an eighth of the uses are inlined: at least those written.
+    # An unknown input needs many defaults, and all constraints are tried again after
+    # each. So only an eighth of the uses are inlined: at least those written.
     inlined_uses //= USES_FOR_EACH if infers_input else 1
     observing = with_users((x for x in users_of if isinstance(x, b.Metric)), users_of)
     facts = constants(users_of), observing, repeated

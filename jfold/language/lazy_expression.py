@@ -147,9 +147,9 @@ class Recorded:
       root: the expression, as it was written.
       registry: the entries of the calls of all its lazy functions.
       history: pairs (function, data) of the runs that changed the registry.
-      closed: the entries that the program has.
-      ranks: the order in which layers of one name are numbered: the order in which they
-        were created; layers met in a later `learn` come last, so that names stay.
+      closed: a snapshot of the registry: the entries that the program has.
+      ranks: by `layer_key`, the place in the order of creation, by which layers of one
+        name are numbered; layers met in a later `learn` come last, so that names stay.
     """
 
     root: b.Block
@@ -169,7 +169,7 @@ class Recorded:
           Exception: whatever a function raises, with a note of the example.
         """
         waiting = list(enumerate(examples))
-        # Lists that are empty here may have items in later examples.
+        # A call on an empty list waits until other examples tell the type of its items.
         postponed: list[tuple[int, Any]] = []
         for number, example in waiting:
             try:
@@ -183,6 +183,7 @@ class Recorded:
         for number, example in postponed:
             with skipping:
                 self._learn(number, example)
+        # A second run of all examples: it must find no new kinds of calls.
         version = self.registry.version
         for number, example in waiting:
             with skipping:
@@ -243,9 +244,9 @@ class Recorded:
 
 
 def learned(root: b.Block, like: Iterable[Any] | None) -> Recorded | None:
-    """Record the block calls that lazy functions in `root` make on the examples `like`.
+    """Return the `Recorded` calls of lazy functions in `root` on the examples `like`.
 
-    The recording is returned; `None` if there are no lazy functions.
+    `None` is returned if there are no lazy functions.
 
     Raises:
       TypeError: `like` is missing, or given where there is no lazy function.
@@ -269,8 +270,8 @@ def _inlined(registry: Registry) -> set[int]:
     """Return the entry numbers of operators that only one argument of one block reads.
 
     Such an operator is evaluated where its result is read, so that fusion makes one
-    operation of both. If an example read one result twice, the operator is left out.
-    Sums are never fused.
+    operation of both. It is left out if it is a sum, which fusion never takes, or if an
+    example read one of its results twice.
     """
     readers = [makers for entry in registry.entries for makers in entry.inputs]
     readers += [*registry.results.values(), *registry.metrics.values()]
@@ -293,10 +294,10 @@ def _inlined(registry: Registry) -> set[int]:
 
 @dataclass(eq=False)
 class _Readers:
-    """A factory: per entry (kind of call), one block that evaluates recorded calls."""
+    """A factory that makes, per entry, one block that evaluates recorded calls."""
 
     registry: Registry
-    inlined: set[int]
+    inlined: set[int]  # entries that are evaluated where their result is read
     blocks: dict[int, b.Block] = field(default_factory=dict)
     choices: dict[frozenset[int], b.Block] = field(default_factory=dict)
 
@@ -307,7 +308,8 @@ class _Readers:
         entry = self.registry.entries[number]
         declaration = None
         if entry.is_row and number not in self.inlined:
-            # It may read itself; a node is read once for all readers.
+            # A declaration, since an entry may read its own results; its key is `id`,
+            # so that a node is evaluated once for all its readers.
             declaration = b.ForwardDeclaration(ObjectType(), name=entry.name)
             declaration.key = id
             self.blocks[number] = declaration()
@@ -317,12 +319,12 @@ class _Readers:
         return self.blocks.setdefault(number, block)
 
     def choice(self, makers: Iterable[int]) -> b.Block:
-        """Return the block that evaluates a recorded call of any entry in `makers`."""
+        """Return the block that evaluates a recorded call of any of the `makers`."""
         key = frozenset(makers)
         if key not in self.choices:
             types = {n: self.registry.entries[n].type for n in sorted(key)}
             cases = {n: self.entry(n) for n in types if is_known(types[n])}
-            # Lists that are empty in one example may have items in another.
+            # A list that is empty is evaluated as one of the same type with items.
             for n in key.difference(cases):
                 alike = (x for x in cases if fits(types[n], types[x]))
                 if (other := next(alike, None)) is None:
@@ -341,7 +343,7 @@ class _Readers:
         return self.choices[key]
 
     def results(self, lazy: Lazy) -> b.Block:
-        """Return the block that evaluates what a `Reader` returns."""
+        """Return the block that evaluates the result of the `Reader` of `lazy`."""
         value, cases = self.choice(self.registry.results[lazy]), {}
         for (name, labelled), makers in self.registry.metrics.items():
             one = self.choice(makers)
@@ -458,7 +460,7 @@ def substitute(root: b.Block, replace: Callable[[Lazy], b.Block]) -> b.Block:
             return value
         if id(value) not in known:
             new = known[id(value)] = object.__new__(type(value))
-            state = value.__getstate__()  # without the memo of the block
+            state = value.__getstate__()  # leaves out what `memoized` stored on it
             vars(new).update({name: copy(x) for name, x in state.items()})
         return known[id(value)]
 

@@ -41,8 +41,8 @@ class Recording:
     Attributes:
       registry: the entries of calls.
       observed: per value of a metric, ((name, whether labelled), node, label if any).
-      memo: the results of shared functions, by function and ids of its arguments, each
-        behind these arguments; while the function runs, these alone.
+      memo: by shared function and ids of its arguments, (arguments, result); while the
+        function runs, (arguments,).
     """
 
     __slots__ = ('calls', 'memo', 'observed', 'registry')
@@ -116,7 +116,7 @@ class Recording:
         return self._call(block, arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Record what `call` does not: new kinds of calls, and those on plain data."""
+        """Record a call that is new, on data or of a metric; return its result."""
         of_values = self.registry.of_values
         if isinstance(block, b.Function) or block in of_values:
             return self._called(block, arguments)
@@ -151,7 +151,7 @@ class Recording:
                 error.add_note(f'or, if it is to run on data: {on_data}')
                 raise
         finally:
-            on_data = None  # which refers to this frame
+            on_data = None  # breaks a reference cycle: the error holds this frame
         of_values.add(block)
         return result
 
@@ -179,7 +179,7 @@ class Recording:
 
     def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return a lazy function's result, memoized by identity of the arguments."""
-        # A method of an instance equals itself alone, and keeps the instance alive.
+        # A bound method, as a key, tells instances apart and keeps its instance alive.
         key = (function, *map(id, arguments))
         known = self.memo.get(key)
         if known is not None:
@@ -270,11 +270,11 @@ class Recording:
     # ---- values and nodes
 
     def node(self, x: Any, takes_data: bool = False) -> Node:
-        """Return the node of argument `x`, `(entry number, *operands)` of its call.
+        """Return the node of argument `x`: `(entry number, *operands)` of its call.
 
-        `x` is a value, a constant or a container of these; raise TypeError for another,
-        or for a value of another example. With `takes_data` an `x` without values is an
-        object of the data. An object or a constant has `x` itself as its operand.
+        `x` is a value, a constant or a container of these. With `takes_data`, an `x`
+        without values is an object of the data. The operand of an object or a constant
+        is `x` itself. Raise TypeError for any other `x`, or a value of another example.
         """
         if x.__class__ is Value:
             if x.recording is not self:
@@ -305,7 +305,7 @@ class Recording:
 
     def _made(self, node: Node) -> Value:
         """Return the `Value` that stands for a call's result, one tensor."""
-        # Without `__init__`, a call of which takes as long as all the rest.
+        # No `__init__`: its call would take as long as all the rest.
         value = Value()
         value.node, value.recording = node, self
         return value
@@ -400,9 +400,9 @@ class PlacedRecording(Recording):
 
 
 def line_of(error: BaseException | None) -> str:
-    """Return ', in line 3 of f.py, `...`', the line of a function that calls blocks.
+    """Return ', in line 3 of f.py, `...`', the user's line from which `error` comes.
 
-    It is the last line of the user's above the call that raised the error, or ''.
+    It is the last one above the call of a block that raised the error; '' without one.
     """
     line = ''
     while error is not None and not line:

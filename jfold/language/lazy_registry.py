@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of block calls in lazy functions, and the kinds that make their arguments.
 
-An *entry* is a kind of call: a block at certain types of arguments. It knows which
-entries have made each argument, its *makers*: so a program has loops only for calls
-that were seen to read results of their own kind. Entries are found by running functions
-on examples, in any number of threads. A `number` is the number of an entry.
+An *entry* is a kind of call: a block at certain types of arguments. It knows the
+*makers* of each argument, the entries that have made it: so a program has loops only
+for calls that were seen to read results of their own kind. Entries are found by running
+functions on examples, in any number of threads. A `number` is the number of an entry.
 
 A *node* is a recorded call, a tuple `(number of the entry, *arguments)`. Its arguments
 are nodes, but for entries of data (an object) and of lists (a list of nodes).
@@ -66,8 +66,8 @@ class Entry:
       number: its place among all entries, and the first item of its nodes.
       name: for prints and for names in the source.
       type: the type of the result.
-      key: all that tells it from others: ('tensor', type), ('data',), ('sequence',
-        type), ('product', type), ('item', number of a product, key), (block, types).
+      key: a unique key: ('tensor', type), ('data',), ('sequence', type), ('product',
+        type), ('item', number of a product, key) or (block, types).
       inputs: per argument, the numbers of its makers.
       items: if the result is a tuple or struct, the entries that take its items.
     """
@@ -94,18 +94,19 @@ class Registry:
     """A table of all kinds of block calls that lazy functions have made so far.
 
     Attributes:
-      entries: by number.
-      version: how many entries and makers were added so far.
-      closed: whether a new one raises `NewCall`, because the program is lowered.
-      known: by kind, and by kind and makers of the arguments, the entry.
-      calls: the numbers that recordings look up for calls: by block and makers of its
+      entries: all entries, by number.
+      version: the number of entries and makers that were added so far.
+      closed: whether a new entry or maker raises `NewCall`: the program is lowered.
+      known: the entry by its key; also by block, form or 'list' with the makers of the
+        arguments.
+      calls: entry numbers for a quick look-up of calls: by block and makers of its
         arguments, if the result is one tensor; by class and wanted dtype, for a Python
         number; by dtype, shape and wanted dtype, for an array.
       results: per lazy function, the makers of its result.
       metrics: by name and whether labelled, the makers of its values.
-      named: by name, the block of `jf.named`, and the code of what made it.
+      named: by name, the block of `jf.named`, and the code object of `make`.
       of_values: blocks for which numbers and `[]` are constants, not objects of data.
-      shared: entries with a result that several calls read, in some example.
+      shared: entry numbers of results that several calls read, in some example.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -179,9 +180,9 @@ class Registry:
         return entry
 
     def _joined(self, type_: Type) -> int:
-        """Return the number of the entry of `type_`, which was merged from two types.
+        """Return the number of the entry for `type_`, the `joined` type of two others.
 
-        Each of the two has an empty list where the other may have items.
+        The entries of its parts, at any depth, become makers of what contains them.
         """
         assert isinstance(type_, Nested)
         entry = self._of(type_)
@@ -224,7 +225,7 @@ class Registry:
         types = tuple(self.entries[n].type for n in numbers)
         entry = self.known.get((block, types))
         if entry is None and not all(map(is_known, types)):
-            # Types that differ in empty lists alone are those of one entry.
+            # An entry that has other lists where `types` have empty ones serves too.
             others = (x for x in self.entries if x.key[0] is block)
             alike = (x for x in others if len(x.key[1]) == len(types))
             entry = next((x for x in alike if all(map(fits, types, x.key[1]))), None)
@@ -287,7 +288,7 @@ class Registry:
                 self.version += 1
 
     def signature(self) -> tuple[str, ...]:
-        """Return a text per kind of call: its type and what makes its arguments."""
+        """Return a text per entry: its type and the makers of its arguments."""
         return tuple(f'{x.type} of {[*map(list, x.inputs)]}' for x in self.entries)
 
     def __deepcopy__(self, memo: object) -> Registry:
@@ -297,7 +298,7 @@ class Registry:
     def snapshot(self) -> Registry:
         """Return a closed copy, which rejects new kinds of calls.
 
-        In the copy, entries that differ only by empty lists have each other's inputs.
+        In the copy, an entry has also the makers of those that differ by empty lists.
         """
         with self.lock:
             entries = [
@@ -312,7 +313,7 @@ class Registry:
             return Registry(entries, self.version, True, *more, *sets)
 
     def note_shared(self, nodes: Iterable[Node]) -> None:
-        """Add to `shared` the entries of nodes that several others have as argument."""
+        """Add to `shared` the entries of nodes that are arguments of several nodes."""
         waiting, seen, read = [*nodes], set[int](), set[int]()
         while waiting:
             node = waiting.pop()
@@ -399,7 +400,7 @@ def result_type(block: b.Block, types: tuple[Type, ...]) -> Type:
 
 
 def _merge_alike(entries: list[Entry]) -> None:
-    """Add to each entry the inputs of entries that differ only by empty lists.
+    """Add to each entry the makers of entries with empty lists for its lists.
 
     One block evaluates the calls of both, since an empty list is a list of any items.
     """

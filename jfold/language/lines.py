@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writer of one function of the source: its lines, variables and entries on tapes.
 
-Source appends to *tapes*: lists, with an entry per row and operand. A
-*region* is code without loops, cases or calls inside. Operations that are applied in
-one region alone are *in step*: a run of the region adds one row to each, so all have
-one row index. The first takes it from the length of a tape; an operand that the region
-made needs no entry.
+Source appends to *tapes*: lists, with an entry per row and operand. A *region* is code
+without loops, cases or calls inside. Operations that are applied in one region alone
+are *in step*: a run of the region adds one row to each, so all have one row index. The
+first operation takes it from the length of a tape; an operand that the region made
+needs no entry.
 
 Values are symbols, `like` is a template (`symbols`). To write something is to append
 its lines to a `Lines`, here `w`; `text` is a Python expression, and `wanted` a name,
@@ -43,7 +43,8 @@ class Lines:
     Attributes:
       g: the round that the function is written in.
       key: the key of the function in `g.written`; `None` for `record`.
-      variables, arguments: all variables of the function; its parameters.
+      variables: the names of all variables of the function.
+      arguments: the names of its parameters.
       of_cases: the variables of cases already written, which later code may reuse.
       known: a memo of blocks with several uses: (operand, value) by use and operand.
       region: the straight-line code that the next line belongs to.
@@ -67,7 +68,7 @@ class Lines:
     def line(self, text: str) -> None:
         """Append a line, indented by `depth`; note which block writes it."""
         self.lines.append(INDENT * self.depth + text)
-        # A line that several blocks write names none of them.
+        # If several blocks write this line, it names none of them.
         where, node = self.g.where, self.g.node
         where[text] = node if where.setdefault(text, node) is node else None
 
@@ -156,7 +157,7 @@ class Lines:
     ) -> s.Symbol:
         """Write code to unpack `text` into variables nested as `like`; return these.
 
-        If it is `zipped`, a list of items, they are a list for each leaf of `like`.
+        If `zipped`, `text` is a list of items: a variable gets one leaf of all of them.
         """
         if isinstance(like, tuple):
             names = [self.variable(wanted) if any(s.parts(x)) else '_' for x in like]
@@ -178,7 +179,7 @@ class Lines:
         return None if like is None else s.renamed(like, iter([text]))
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with all producers (operation outputs) that meet at `key`."""
+        """Return `value` with the producers of all values that meet at join `key`."""
         return self.g.joined((self.name, key), value)
 
     def opened(self, value: s.Symbol) -> s.Symbol:
@@ -190,7 +191,7 @@ class Lines:
         return s.map_leaves(leaf, value)
 
     def collected(self, at: int, value: s.Symbol, wanted: str) -> s.Symbol:
-        """Write code that appends a value to lists made at line `at`; return them."""
+        """Write code that appends a value to lists, made at line `at`; return these."""
         wanted = f'{wanted}s' if not wanted.endswith('s') else wanted
 
         def part(x: s.Leaf | s.Items) -> s.Symbol:
@@ -233,8 +234,8 @@ class Lines:
     def part(self, node: TypedUse, value: s.Symbol, tail: bool = False) -> Any:
         """Return an inner block's result on `value`; write its code if not yet written.
 
-        `RETURNED` takes the place of the value if the lines end in a `return`, which
-        they may if the outer block returns the value unchanged (`tail`).
+        With `tail`, where the outer block returns the value unchanged, the code may end
+        in a `return` statement; then `RETURNED` is returned.
         """
         read = None if isinstance(node.input, VoidType) else value
         identity = read.name if isinstance(read, s.Tensor) else id(read)
@@ -257,9 +258,9 @@ class Lines:
     # ---- rows
 
     def row(self, rows: Rows, entries: Sequence[tuple[Tape, str]]) -> str:
-        """Return the text of the index of the next row in `rows`.
+        """Return source text for the index of the next row in `rows`.
 
-        It is the length of the tape of the first entry, or the index of the region.
+        It is the row index of the region if in step, else the length of the first tape.
         """
         region, is_alone = self.region, self.g.is_alone(rows.key)
         # In step: the index of the region's rows, which is in a variable, holds here.
@@ -362,7 +363,7 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return, per output, code of the base of row numbers: level plus maker."""
+        """Return, per output of `o`, source text of row numbers without the index."""
         g = self.g
         # The level is one above the highest input; the constant `maker.name` adds the
         # one. Of inputs on one level, such as outputs of one row, one number will do.

@@ -75,7 +75,7 @@ class Names:
         return self._name_of[id(value)]
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return a copy of a dict; dicts with the same values share one copy.
+        """Return a copy of a dict; dicts with the same items share one copy.
 
         Values are the same if their literals are equal; without literals, if they are
         one object.
@@ -86,7 +86,7 @@ class Names:
 
 def literal_of(value: Any) -> str | None:
     """Return the literal of a value of a plain class; `None` for other values."""
-    # Neither infinities nor NaN have one, nor ints too long for `repr`.
+    # Infinities and NaN have no literal, nor have ints too long for `repr`.
     is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max
     return repr(value) if is_number or type(value) in PLAIN else None
 
@@ -96,7 +96,7 @@ def identifier(wanted: str) -> str:
     """Return a lower-case Python identifier that resembles a text: 'A b' -> 'a_b'."""
     name = re.sub(r'\W+', '_', wanted, flags=re.ASCII).strip('_').lower() or 'value'
     if name[0].isdigit():
-        # It begins with a letter: constants differ from variables by upper case.
+        # A letter first: constants differ from variables by upper case.
         name = f'key_{name}'
     if keyword.iskeyword(name) or hasattr(builtins, name):
         name = f'{name}_'

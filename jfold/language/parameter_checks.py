@@ -16,7 +16,7 @@ from jfold.blocks.inputs import shown_rows
 from jfold.program.operations import Layer, Program
 
 Struct: TypeAlias = jax.ShapeDtypeStruct
-Path: TypeAlias = tuple[Any, ...]  # of keys, as JAX gives them
+Path: TypeAlias = tuple[Any, ...]  # the key path of a leaf in a pytree
 WIDE = {'int64', 'uint64', 'float64', 'complex128'}
 
 
@@ -43,13 +43,11 @@ def _wide_dtype(program: Program) -> np.dtype[Any] | None:
 
 
 def check_params(layers: Sequence[Layer], params: object) -> None:
-    """Raise TypeError unless `params`, a dict by layer name, fits the layers.
-
-    The arrays of `External` blocks are in it too, each by its name.
+    """Check `params`, a dict by layer name, which also has each `External` array.
 
     Raises:
-      TypeError: layers are missing or unknown, or a layer's parameters differ in names,
-        shapes or dtypes from the result of its `init`.
+      TypeError: layers are missing or unknown, or parameters differ in names, shapes or
+        dtypes from the result of the layer's `init`, or an external array does not fit.
     """
     by_layer = params if isinstance(params, Mapping) else {}
     externals = {layer.name: layer for layer in layers if layer.external}
@@ -103,10 +101,10 @@ def checked_params(
     """Return parameters by layer name: those in `params`, and the arrays in `external`.
 
     They are put into the pytree containers that the layers expect: parameters of an NNX
-    module come in containers of NNX, those from a checkpoint in dicts.
+    module are in containers of NNX, but in dicts when read from a checkpoint.
 
     Raises:
-      TypeError: as of `check_params`; or the name of an external array is unknown.
+      TypeError: `check_params` does, or the name of an external array is unknown.
     """
     by_layer = params if isinstance(params, Mapping) else {}
     changed = {

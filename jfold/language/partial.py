@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types that inference can tell, of one block or of a whole expression."""
+"""Types as far as inference can determine them, of a block or an expression."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jfold.language.inference import Enough, begin
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.types import ObjectType, TupleType, Type, VoidType
 
-Types: TypeAlias = dict[b.Block, tuple[Type, Type]]  # input and output
+Types: TypeAlias = dict[b.Block, tuple[Type, Type]]  # of input and output, by block
 
 
 def all_types(typing: TypedExpression) -> Types:
@@ -36,8 +36,8 @@ def partial_types(root: b.Block, steps: int) -> tuple[Types, str]:
     of all blocks have to be registered (`jfold.lower`).
 
     Returns:
-      By block the types of its first use, if both are known; and the message of the
-      first error, '' if there is none.
+      The input and output type of each block's first use that has both known, and the
+      message of the first error, '' if there is none.
     """
     problem, state = '', begin(root)
     state.steps = iter(range(steps))

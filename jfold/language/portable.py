@@ -38,7 +38,7 @@ def missing(*inputs: object) -> NoReturn:
     raise AssertionError('what records examples does not run layers')
 
 
-# The attributes of a layer that are left out and kept, and those kept of a use.
+# Attributes: of a layer, those left out and those stored; of a use, those stored.
 CODE = 'call', 'init', 'evaluating', 'owner'
 LAYER = tuple(x.name for x in fields(Layer) if x.name not in CODE)
 USE = (*(x.name for x in fields(TypedUse)), 'path')
@@ -66,8 +66,8 @@ class Codec:
     """A rule for storing an object: as `parts`, from which `make` rebuilds it.
 
     Attributes:
-      classes: the classes that parts may have; any if `None`. So `make` calls methods
-        of no other class, whatever a file holds.
+      classes: the classes that parts may have; any if `None`. It keeps a bad file from
+        making `make` call methods of other classes.
     """
 
     parts: Callable[[Any], Iterable[Any]]
@@ -154,7 +154,7 @@ def _use(*, path: str, **attributes: Any) -> TypedUse:
     uses and `None`.
     """
     use = TypedUse(**attributes)
-    # Files are data from elsewhere, so nothing is taken on trust.
+    # A file may come from anybody.
     parts_are_uses = type(use.parts) is tuple and all(
         isinstance(part, TypedUse | None) for part in use.parts
     )

@@ -151,7 +151,7 @@ def _(block: b.Nth, node: TypedUse, state: Inference) -> Type:
     return _item_of_parts(node, state, 'a pair of a sequence and an index', 'index')
 
 
-# For errors: what the object beside a sequence has to be, and a hint on that.
+# For errors, by the name of the object beside a sequence: what it must be, and a hint.
 OBJECTS = {
     'index': 'an index that is an object',
     'numbers': 'numbers of items in a list that is an object',
@@ -165,9 +165,10 @@ HINTS = {
 def _item_of_parts(
     node: TypedUse, state: Inference, expected: str, name: str, count: int = 2
 ) -> Type:
-    """Check that the input is `count` parts: an object second, sequences elsewhere.
+    """Return a type variable for the items of the first part of a tuple.
 
-    Return a variable for the item type of the first sequence.
+    Raise `TypeError`, with texts by `expected` and `name`, unless `node`'s input is a
+    tuple of `count` parts: the second is an object, the other ones are sequences.
     """
     item = state.types.fresh()
 

@@ -46,7 +46,7 @@ def _(block: b.OneOf, node: TypedUse, state: Inference) -> Steps[Type]:
     named_blocks = [(f'[{name!r}]', case_block) for name, case_block in block.cases]
     for name, case_block in [*named_blocks, ('.default', block.default)]:
         if case_block is not None and id(case_block) not in cases:
-            # A case reads some of the values only, so its input has a variable apart.
+            # A case gets a part of the values only, so its input has its own variable.
             case_input = state.types.alias(input_)
             state.cases[case_input] = input_
             case = yield state.part(node, case_block, case_input, name)
@@ -103,14 +103,14 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     case_of, default_case = node.facts
     keys_of: dict[int, list[Any]] = {}
     for case_key, n in case_of.items():
-        if n != default_case:  # `else` takes these
+        if n != default_case:  # `else` covers the keys of the default case
             keys_of.setdefault(n, []).append(case_key)
     has_default = default_case is not None
     tests, refusal = _case_tests(text, keys_of, block.key_fn, has_default, w)
     branches = Branches(node, w, w.tail)
     for n, test in tests.items():
         w.line(test)
-        # If `type` of the value is the key, a case with one key knows the class.
+        # If the key is the `type` of the value, a case with one key knows the class.
         keys, operand = keys_of[n], value
         is_known = block.key_fn is type and pre is None and len(keys) == 1
         if isinstance(value, s.Object):
@@ -184,9 +184,9 @@ def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
 def _case_tests(
     text: str, keys_of: dict[int, list[Any]], key_fn: Any, has_default: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
-    """Return each case's `if` line, and the line that refuses a key in the `else`.
+    """Return each case's `if` line, and a line for the `else` that refuses keys.
 
-    Lines that compute the key are written to `w`. The second line raises `KeyError`;
+    Lines that compute the key are written to `w`. The line for `else` raises KeyError;
     before a default case it only refuses keys without a hash. It is '' if not needed.
 
     Args:
@@ -229,9 +229,9 @@ def _case_tests(
 
 
 def _test(key: str, literals: list[Any], key_fn: Any, hashable: bool) -> str:
-    """Return the test of whether a key is one of some literals."""
+    """Return the source of a test whether variable `key` equals one of the literals."""
     if not hashable:
-        # As a look-up, this refuses what has no hash, such as an array that equals one.
+        # A set refuses keys without a hash, such as an array that equals a literal.
         return f'{key} in {{{", ".join(literals)}}}'
     if len(literals) > 1:
         return f'{key} in ({", ".join(literals)})'
@@ -239,9 +239,9 @@ def _test(key: str, literals: list[Any], key_fn: Any, hashable: bool) -> str:
 
 
 def _key_literal(key: object, key_fn: Any, w: Lines) -> str | None:
-    """Return a key's literal, or the name of a class; `None` for others.
+    """Return the source text of a key, to compare with; `None` if there is none.
 
-    Only the classes that `type` gives are compared by name.
+    It is a literal, or for the `key_fn` `type` the name of a class.
     """
     if key_fn is not type:
         return literal_of(key)

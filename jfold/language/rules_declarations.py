@@ -116,7 +116,7 @@ def _(block: b.Reference, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
-    """Return `x`'s hashable key in a `Share`'s memo; raise `Misfit` without one."""
+    """Return the memo key of `x` in a `Share`; raise `Misfit` without a hash."""
     if declaration.key is id:
         return id(x.value)
     key = state.apply(node, declaration.key, x, 'what its key takes')
@@ -171,9 +171,9 @@ def _(block: Composition, node: TypedUse, state: Inference) -> Steps[Type]:
 
 
 def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
-    """Return the type at an index, or a tuple of those at several indices.
+    """Return `types[numbers]`, or for a tuple of numbers the tuple type of these.
 
-    `None` stands for no operand, which is void.
+    `None`, which stands for no operand, gives void.
     """
     if isinstance(numbers, tuple):
         return TupleType(_type_of(number, types) for number in numbers)

@@ -152,11 +152,12 @@ def _(block: b.Concat, node: TypedUse, state: Inference) -> Type:
 def write_layer(node: Any, value: s.Symbol, w: Lines) -> s.Symbol:
     """Write source that applies a layer to a value; return the layer's outputs.
 
-    For an output that equals an input or a constant, the symbol of that is returned. If
-    all do, nothing is written.
+    An output that equals an input or a constant is that symbol. If all outputs do,
+    nothing is written.
     """
     origins = node.origins
-    # Keys of random streams come before the operands. Code for lists draws none.
+    # Keys of random streams come before the operands. The source records `None` for
+    # each, since keys are computed later.
     keys = [w.constants(KeyType(name), 'None') for name in node.layer.rngs]
     inputs: list[Any] = [*keys, *s.leaves(node.arranged(value))]
     computed: Iterator[Any] = iter(())

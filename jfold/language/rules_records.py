@@ -207,7 +207,7 @@ def _(block: b.Record, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _default(node: TypedUse, typing: TypedExpression) -> tuple[None, ...]:
-    """Return `(None,)` if a field may be missing: its block begins with `Optional`."""
+    """Return `(None,)`, a default, if `node` begins with `Optional`, else `()`."""
     seen = set()
     while isinstance(node.block, b.Pipe | b.Reference):
         if isinstance(node.block, b.Reference):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of `Reduce`: rounds over pairs, or over groups of neighbours.
+"""The rules of `Reduce`: types, values and source.
 
-Groups have up to eight items, where `combine` is an associative function.
+Rounds combine pairs, or groups of up to eight if `combine` is an associative function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jfold.program.components import union
 from jfold.tracing.helpers import groups_of
 from jfold.types import TupleType, Type
 
-GROUPS = 2, 4, 8  # items that one application combines, if `combine` is associative
+GROUPS = 2, 4, 8  # numbers of items that an associative `combine` reduces at once
 
 
 class Fill(enum.Enum):
@@ -34,8 +34,8 @@ class Fill(enum.Enum):
 
     NOTHING = enum.auto()  # no group is too short
     ZERO = enum.auto()
-    # The last item again, for max and min: an infinite constant would get a part of the
-    # gradient where all items are infinite.
+    # The last item again, for max and min. An infinite constant would get a part of the
+    # gradient if all items are infinite.
     LAST = enum.auto()
 
 
@@ -52,7 +52,7 @@ def _filled_by(block: b.Reduce) -> Fill | None:
 
 def _is_by_groups(node: TypedUse) -> bool:
     """Return whether a `Reduce` combines groups of up to eight items, not pairs."""
-    # A group would have one random key for all its steps.
+    # Not if `combine` draws: all steps in a group would have one random key.
     layer = node.parts[0].layer
     draws = layer is not None and layer.rngs
     return node.facts is not None and not draws
@@ -131,7 +131,7 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
         w.line(f'{combined} = []')
         w.line(f'for k in range(0, len({name}) - 1, 2):')
         with w.nested():
-            # Producers of either: those of the items, and of results of earlier pairs.
+            # The producers of `one` and `other`: those of items and of earlier pairs.
             known = w.joined((node, 'item'), operand.items)
             a = w.unpacked(s.one_of_lists(known), f'{name}[k]', 'one')
             b = w.unpacked(s.one_of_lists(known), f'{name}[k + 1]', 'other')
@@ -146,7 +146,7 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     """Write a call of a function that reduces `operand` by groups; return the result.
 
-    The function is written if no use before had the same operations.
+    The function is written too, if no use before had the same operations and levels.
     """
     g, combine = w.g, node.parts[0]
     # Items of a group are items of the sequence or results of earlier groups, so their
@@ -160,7 +160,7 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     for o, size in zip(operations, GROUPS, strict=True):
         place, number = g.applied(o, items * size)
         g.seen.summands[place] = tuple(s.makers(operand.items))
-        g.makers_of(number)  # so that outputs are named before it
+        g.makers_of(number)  # names the outputs before the function is written
         numbers.append(number)
         outputs = [x | g.bit(place, k) for k, x in enumerate(outputs)]
     # Uses share the function if operations and levels are the same: items of one may
@@ -215,8 +215,8 @@ def _group_lines(
 ) -> list[str]:
     """Return source lines that record one reduction of a group by operation `o`.
 
-    The last of them returns the row numbers of the result. `items` are the leaves of
-    one item, and the item `fill` pads a group shorter than `size`; '' if none is.
+    The last line returns the row numbers of the result. `items` are the leaves of one
+    item. The item `fill` pads a group shorter than `size`; it is '' if no group is.
     """
     g, count = w.g, size * len(items)
     rows, about = g.rows_of('operation', o, count), repr(g.operations[o])
@@ -245,9 +245,10 @@ def _group_lines(
 
 
 def _level_text(o: int, items: list[Any], w: Lines) -> str:
-    """Return source text that adds the highest level among a group's row numbers.
+    """Return source text, ending in ' + ', for the highest level in a group.
 
-    It is '' if no level counts for `o`, else ends in ' + '. `items`: an item's leaves.
+    It is '' if operation `o` has no levels, or takes items from outside its recurrence.
+    `items` are the leaves of one item.
     """
     g, entries = w.g, 'items' if len(items) == 1 else 'entries'
     if not g.is_recurrent(o):

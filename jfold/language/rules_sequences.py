@@ -48,10 +48,10 @@ def refuse_sequence(node: TypedUse, state: Inference, expected: str, got: Type) 
 def item_type(
     node: TypedUse, head: Type, state: Inference, broadcast: bool = False
 ) -> Type | None:
-    """Return the type of the items of a type; `None` if it is no sequence.
+    """Return the type of the items of type `head`; `None` if it is no sequence.
 
-    With `broadcast`, one without end is a sequence too. Raise TypeError if the items of
-    a tuple are not of one type.
+    With `broadcast`, a `BroadcastType` is a sequence too. Raise TypeError if the items
+    of a tuple are not of one type.
     """
     if isinstance(head, SequenceType) or (
         broadcast and isinstance(head, BroadcastType)
@@ -70,9 +70,9 @@ def item_type(
 def items_of(
     node: TypedUse, state: Inference, broadcast: bool = False, of: Type | None = None
 ) -> Type:
-    """Return a type variable for the items of `node`'s input, or of a type `of`.
+    """Return a type variable for the items of `node`'s input, or of type `of`.
 
-    It is bound once the type is known. Raise TypeError if that is no sequence.
+    It is bound once the type is known. Raise TypeError if the type is no sequence.
     """
     item = state.types.fresh()
 
@@ -163,8 +163,7 @@ def _(block: b.Fold, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     first = w.part(start, None)
     state = w.joined((node, 'state'), w.assigned('state', first))
 
-    # What the body gives may be made by other operations than the start, so the set of
-    # producers of the state is joined over both.
+    # The producers of the state are those of the start and of the body's results.
     def body(item: s.Symbol) -> None:
         next_state = w.part(combine, (state, item))
         w.joined((node, 'state'), next_state)
@@ -224,7 +223,7 @@ def _(block: b.RNN, node: Any, value: Any, w: Lines) -> s.Symbol:
         first = w.part(start, None)
     operand = sequence(value, w)
     state = w.joined((node, 'state'), w.assigned('state', first))
-    next_states: list[s.Symbol] = []  # the one of `body`, once that has run
+    next_states: list[s.Symbol] = []  # gets one item, from `body`
 
     def body(item: s.Symbol) -> Any:
         output, carried = w.part(cell, (item, state))

@@ -37,7 +37,7 @@ def _is_setting(parameter: Parameter) -> bool:
 
 
 def settings_of(function: Function, count: int) -> list[Parameter]:
-    """Return the settings (`_is_setting`) that inputs 2 to `count` would replace."""
+    """Return the settings (see `_is_setting`) that inputs 2 to `count` would fill."""
     inputs = _positional(function.fn)[function.init is not None :][1:count]
     return list(filter(_is_setting, inputs))
 
@@ -118,7 +118,7 @@ def _binds(
 ) -> bool:
     """Return whether `fn` takes `count` inputs and the keywords `keys`.
 
-    If the signature tells, the error of a call is ignored: it may come from inside.
+    If the signature does not tell, the `error` of a call decides.
     """
     if _takes_any_number(fn):
         is_of_call = 'positional argument' in str(error)

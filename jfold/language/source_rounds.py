@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One round of writing a source: the facts it starts from, and those it finds.
 
-`o` numbers operations, `k` their inputs or outputs, `r` results; other words are those
-of `facts`.
+`o` numbers operations, `k` their inputs or outputs, `r` results. *Places*, *producers*
+and *joins* are explained in `facts`.
 """
 
 from __future__ import annotations
@@ -34,22 +34,25 @@ FEW_SITES = 4
 
 
 class Round:
-    """The state of one pass of source generation: facts from before, and new ones.
+    """The state of one pass of source generation.
 
     Attributes:
-      facts, seen: facts from before, and those of this pass.
+      facts: the facts that the pass before found.
+      seen: the facts of this pass so far.
       uses: the applications of operations.
       reads: per place, the producers of its inputs.
-      renamed: from outputs of places to outputs of operations, as far as facts tell.
-      alone: the keys of those `Rows` to which one statement appends, by the facts.
+      renamed: from sets of place outputs to sets of operation outputs, by `facts`.
+      alone: the keys of those `Rows` to which one statement appends, by `facts`.
+      part, loops, outputs: the results of `_recurrence`.
       untouched: per function, its calls that pass on its own arguments unchanged.
       node: the use of a block that is being written.
-      where: the use that wrote a line or refers to a name; `None` if several do.
+      where: by line or name in the source, the use that wrote it; `None` if several.
       bits: per place, the number of its first output among all outputs.
       masks: by recurrent component, the name of the set of its makers' numbers.
-      functions, written: the lines of all functions; their names, by their keys.
-      memos: the names of dicts with the results of functions, by a key of the argument.
-      by_identity: the names of those whose key is `id`, by the key of the function.
+      functions: the lines of all functions.
+      written: the name of each function in the source, by its key.
+      memos: the names of the memo dicts of functions whose results are shared.
+      by_identity: by the key of a function, the name of its memo if keyed by `id`.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Round:
         """Find from the facts which operations depend on their own results.
 
         Return, per operation, its component and whether it is recurrent; and, per
-        output of all operations, its operation and its number there.
+        output of all operations, its operation and its index there.
         """
         if not self.facts.operations:
             return (), (), ()
@@ -110,7 +113,7 @@ class Round:
         return component_of(program), are_recurrent(program), output_places(program)
 
     def is_settled_by(self, facts: Facts) -> bool:
-        """Take over `facts`; return whether another pass would repeat the source."""
+        """Set `facts`; return whether another pass would write the same source."""
         before, self.facts = self.facts, facts
         # Producers change the text only by deciding which operations are recurrent.
         known = replace(facts, sources=before.sources, summands=before.summands)
@@ -144,9 +147,9 @@ class Round:
     def applied(
         self, o: int, inputs: Sequence[s.Tensor], reader: Use | None = None
     ) -> tuple[int, int]:
-        """Note a place that applies operation `o`; return its number, and that of `o`.
+        """Add a place that applies operation `o`; return the place and its operation.
 
-        The latter is new if places of `o` have several operations, by `kinds`.
+        The operation is `o` or, after unrolling, what replaces `o` at this place.
         """
         place = len(self.seen.operations)
         if self.chosen.kinds is not None:
@@ -161,7 +164,7 @@ class Round:
     def read(
         self, operands: Sequence[s.Tensor], reader: Use | None
     ) -> tuple[ProducerSet, ...]:
-        """Note who reads the operands of a new row; return their producers."""
+        """Add `reader` to the readers of some operands; return their producers."""
         for tensor in operands:
             if tensor.use is not None:
                 tensor.use[0].readers.add(reader)
@@ -177,8 +180,8 @@ class Round:
     def level_text(self, o: int, tensor: s.Tensor) -> str:
         """Return the source text for the level of an input of operation `o`.
 
-        It is '' if the component of `o`, within which levels are counted, does not make
-        the input.
+        It is '' if the input comes from outside the component of `o`, within which
+        levels are counted.
         """
         part = self.part[o]
         (makers,) = self.renamed([tensor.makers])
@@ -187,8 +190,8 @@ class Round:
             return ''
         if not any(self.loops[x] and self.part[x] != part for x in owners):
             return tensor.name
-        # It may come from another recurrence, whose levels do not count here: so the
-        # source looks at the maker in the number.
+        # The input may come from another recurrence, whose levels do not count here: so
+        # the source looks at the maker in the row number.
         if part not in self.masks:
             own = (place for place in self.outputs if self.part[place[0]] == part)
             numbers = frozenset(self.makers_of(x)[k].number for x, k in own)
@@ -235,7 +238,7 @@ class Round:
         return self.makers[-1]
 
     def rows_of(self, kind: str, number: int, width: int) -> Rows:
-        """Return the table of an operation or result, on first use with new columns."""
+        """Return the table of an operation or result; on first use make its columns."""
         key = kind, number
         if key not in self.rows:
             self.rows[key] = Rows(key, [None] * width, (0,) * width)
@@ -257,9 +260,10 @@ class Round:
     def own_constants(
         self, type_: TensorType, below: int | None, site: object
     ) -> tuple[Maker, Rows, Tape]:
-        """Return maker, table and tape of constants of `site`: ints, if `below` is set.
+        """Return maker, table and tape of the constants that use `site` reads.
 
-        Up to `FEW_SITES` uses have a tape each, to be in step; more share one tape.
+        Up to `FEW_SITES` uses with the same type and bound `below` have a tape each, to
+        be in step; more share one tape.
         """
         t = self.tables.type_number(type_)
         site_key = 'sites', t, below
@@ -279,8 +283,8 @@ class Round:
     def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
         """Return a new name in the source for the program's constant number `index`.
 
-        Each place has its own, even if the constants of two places are equal: so the
-        source stays as it is when widths change, and a corpus stays valid.
+        Each statement has its own, even if constants are equal: so the source stays as
+        it is when widths change, and a corpus stays valid.
         """
         name = self.names.constant(wanted)
         self.constant_names[name] = index
@@ -289,8 +293,8 @@ class Round:
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """Return `value` with the producers of all values that meet at join `key`.
 
-        Its own producers are noted. Its tensors share a level if they do in every value
-        that gets there.
+        Its own producers are added to those of the join. Its tensors share a level if
+        they do in every value at the join.
         """
         makers, levels = tuple(s.makers(value)), self.seen.levels
         known = self.seen.joined.get(key)
@@ -300,7 +304,7 @@ class Round:
         return self._with_facts(key, value, levels[key])
 
     def known(self, key: Hashable, value: s.Symbol) -> s.Symbol:
-        """Return `value` with the producers and levels known at join `key`."""
+        """Return `value` with the producers and levels known so far at join `key`."""
         # Until something else is seen, all tensors are assumed to be on one level.
         assumed = (0,) * len(list(s.levels(value)))
         return self._with_facts(key, value, self.seen.levels.get(key, assumed))
@@ -354,7 +358,7 @@ class Round:
 
 
 def items_of(program: Operations) -> dict[int, list[int]]:
-    """Return, by result of the value, the results of the sequences in its rows."""
+    """Return, by result table of the value, the tables of the sequences in its rows."""
     results = program.value_results  # of examples, then of items, level by level
     rows = [leaf_types(program.results[r].type) for r in results]
     items = iter(results[1:])
@@ -365,7 +369,7 @@ def items_of(program: Operations) -> dict[int, list[int]]:
 
 
 def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:
-    """Return, for each item, the index of the first equal: 'aba' -> (0, 1, 0).
+    """Return, per item, the index of the first equal item: 'aba' -> (0, 1, 0).
 
     `None` equals no other item.
     """

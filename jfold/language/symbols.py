@@ -2,7 +2,7 @@
 """Symbols, the values while source is written, and the tapes that it records on.
 
     Object('x')                          an object, in the variable x
-    Tensor('left', type=0, makers=0b10)  a row number, made by the operation output 1
+    Tensor('left', type=0, makers=0b10)  a row number, whose only producer is 1
     (Tensor(...), Tensor(...))           a tuple, of which no object exists
     Items(Tensor('words'), n='n')        a sequence: a list for each leaf of its items
     Items(Nested('lists', ...), n='n')   one of sequences: a list of lists
@@ -10,10 +10,10 @@
     None                                 nothing
 
 A text is a Python expression, mostly a variable. A *leaf* is an `Object`, a `Tensor` or
-a `Nested`; a *part* of a value is a leaf or a sequence that stands in no other. A
-*template* is a value without texts: what is known of all values that reach one point of
-the source. Where a value has to be one Python object, it is *packed*: tuples are tuples
-and sequences are lists of their items.
+a `Nested`; a *part* of a value is a leaf or an outermost sequence. A *template* is a
+value without texts: the structure of all values that reach one point of the source.
+Where a value has to be one Python object, it is *packed*: tuples are tuples and
+sequences are lists of their items.
 
 There is a *tape* for each input of an operation, with an entry for each row; for the
 constants of a type; and for each tensor in the rows of a result. An entry is the number
@@ -53,9 +53,9 @@ class Tensor:
     Attributes:
       name: the text of the number, or of the list.
       type: the number of the tensor type in `Tables.types`.
-      makers: the producers: the operation outputs that it may be, as a bit set.
-      step: the region whose row it is, and its maker, if it is in step (`lines`).
-      use: the application that made it and the number of the output; `None` if other
+      makers: its possible producers (see `facts`), as a bit set.
+      step: if it is in step (see `lines`), the region whose row it is, and its maker.
+      use: the application that made it and the index of the output; `None` if other
         producers are possible.
       level: a token that tensors of equal levels share; `None` if nothing is known.
     """
@@ -69,7 +69,7 @@ class Tensor:
 
     @property
     def text(self) -> str:
-        """The expression for readers other than operations; `use` notes the reader."""
+        """The expression, for readers other than operations; such a reader is noted."""
         if self.use is not None:
             self.use[0].readers.add(None)
         return self.name
@@ -151,8 +151,8 @@ class Rows:
 
     Attributes:
       key: its name, the same each time that source is written.
-      columns: per input its tape; or, if the operand is in step, its maker.
-      makers: per input its producers so far.
+      columns: per input, its tape or, if in step, its maker; `None` at first.
+      makers: per input, its producers so far.
       counter: the tape whose length counts the rows; `None` if no row is written.
     """
 
@@ -258,8 +258,8 @@ def texts(value: Symbol) -> Iterator[str]:
 def renamed(value: Symbol, texts: Iterator[str]) -> Symbol:
     """Return a value with its leaves renamed to `texts`.
 
-    Of tensors the type and the producers are kept, but not `step`, `use` and `level`;
-    nor are classes of objects, for the texts may stand for other ones.
+    Tensors keep their types and producers, but lose `step`, `use` and `level`; objects
+    lose their classes, for the texts may stand for other objects.
     """
 
     def leaf(value: Leaf) -> Leaf:
@@ -288,7 +288,7 @@ def in_list(part: Leaf | Items, name: str) -> Symbol:
 
 
 def one_of_lists(items: Symbol) -> Symbol:
-    """Return the template of one item, given that of a list; inverts `listed`."""
+    """Return the template of an item, from that of a list; the inverse of `listed`."""
     return map_parts(lambda x: x.item if isinstance(x, Nested) else x, items)
 
 
@@ -296,7 +296,7 @@ def one_of_lists(items: Symbol) -> Symbol:
 
 
 def makers(value: Symbol) -> Iterator[ProducerSet]:
-    """Yield the producers (possible operation outputs) of all tensors in a value."""
+    """Yield the producers, a bit set, of each tensor in a value."""
     for leaf in leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf.makers

@@ -22,13 +22,14 @@ class Tables:
     """A numbering of types, operations and constants, in order of first use.
 
     Attributes:
-      types, operations: numbers by type, and by operation.
+      types: the number of each tensor type.
+      operations: the number of each operation.
       listed: the operations, by number.
       constants: by number, the number of the type and the array [*shape].
-      places: by number of a constant, its number, from 1, among those of its type.
+      places: by number of a constant, its index, from 1, among those of its type.
       known: the numbers of constants, by their keys.
-      parts: by layer and types of its arguments, the layer of the computed outputs.
-      applied: the number of the operation that a use of a block applies.
+      parts: a memo of `computed_layer`, by layer and types of its arguments.
+      applied: a memo of `computing`.
     """
 
     typing: TypedExpression
@@ -63,7 +64,7 @@ class Tables:
         return number
 
     def computing(self, node: Any) -> int:
-        """Return the number of the operation that computes outputs of a layer's use."""
+        """Return the number of the operation for the computed outputs of `node`."""
         if node in self.applied:
             return self.applied[node]
         layer, origins, arguments = node.layer, node.origins, arguments_of(node.taken)

@@ -22,7 +22,7 @@ from jfold.types import TupleType, Type
 class TypedUse:
     """A use of a block in an expression, with its input and output type.
 
-    It may stand for all uses of the block on one input.
+    One object may stand for all uses of the block on one input.
 
     Attributes:
       where: the path to its first use, as `Pipe[1].Record['left']`.
@@ -31,12 +31,11 @@ class TypedUse:
       layer: the layer of a function, or of the look-up of an item of a tensor.
       order: per argument of the function the index of the input's item, if the function
         takes items by name; else `None`.
-      origins: where the outputs of the layer come from.
-      shared: whether it stands for more than one use.
+      origins: which outputs of the layer are inputs, constants or computed.
+      shared: whether the object stands for more than one use.
       draws: whether random numbers are drawn inside, so that each use has its own
         value.
-      facts: anything that the block's typing rule stores for its rules to walk and to
-        write.
+      facts: data that the block's typing rule stores for its other two rules.
     """
 
     block: b.Block
@@ -76,7 +75,7 @@ class TypedExpression:
     Attributes:
       root: the use of the outermost block.
       declarations: by declaration, the use that holds its body.
-      layers: in order of use.
+      layers: all layers, in order of first use.
       metrics: by name, the type that is collected and whether labels are beside it.
     """
 

@@ -35,9 +35,9 @@ class Unifier:
     """The bindings of the type variables of one expression.
 
     Attributes:
-      bound: the type, or another variable, that a variable stands for.
+      bound: by variable, the type or other variable that it stands for.
       resolved: a memo of `resolve`: types without variables, by the unresolved type.
-      bare: a memo by id of a type: the type, and the same without names of fields.
+      bare: a memo of `without_names`.
     """
 
     bound: dict[Type, Type] = field(default_factory=dict)

@@ -8,8 +8,8 @@ together. But in rounds of messages
 
 the one `sum` reads the results of the rounds, and they read its results: all three
 would be a recurrence, which runs level by level, though no use reads its own results.
-So uses are looked at one by one. The uses in one component become operations of their
-own by stage, the number of uses in a chain before them in the component,
+So uses are looked at one by one. The *stage* of a use is the length of the longest
+chain of uses before it in its component. Uses become operations of their own by stage,
 
     sum 0 >> round 0 >> sum 1 >> round 1 >> sum 2
 
@@ -56,14 +56,14 @@ def unroll_rounds(
 ) -> tuple[OperationChoice, Facts, frozenset[int]] | None:
     """Choose the operations of a `program` so that it runs less in loops.
 
-    Return the operations, the facts about them, and which of them run outside of loops;
-    `None` if there are more than `MOST` uses, or if no segment sum is before or behind
-    all loops.
+    Return the operations, the facts about them, and which of them run outside of loops.
+    Return `None` if no segment sum is before or behind all loops, if more than `MOST`
+    uses would have to be told apart, or if a loop would need levels not recorded.
 
     Args:
       program: the program before fusion.
       chosen: its operations after fusion.
-      facts: about these.
+      facts: the facts about `chosen`.
     """
     fused = chosen.operations or ()
     parts = _parts_of(program, fused, facts)
@@ -101,8 +101,8 @@ class Parts:
     """The recurrent operations of a program: segment sums, and those in loops.
 
     Attributes:
-      sums: the operations of segment sums, which reduce no items of their own making.
-      looped: the other ones, which run level by level in loops.
+      sums: the operations of segment sums, which do not reduce results of their own.
+      looped: the other recurrent operations, which run level by level in loops.
     """
 
     program: Operations
@@ -147,7 +147,7 @@ def _parts_of(
 
 
 def _chained(program: Operations, facts: Facts) -> set[int]:
-    """Return the reductions whose items may be results of the same reductions."""
+    """Return the reductions that may reduce results of their own."""
     first, renamed = first_results(program), facts.renaming(program.operations)
     return {
         o
@@ -172,7 +172,7 @@ def _is_segment_sum(program: Operations, part: Component) -> bool:
     dtype = program.types[t].dtype
     if kind == ADD:
         return bool(dtype.kind != 'b')  # a sum of bools is no number
-    # Where there is no infinity, or no order, extrema have nothing to begin with.
+    # A segment maximum of other dtypes has no neutral value to start from.
     is_ordered = dtype.kind in 'iuf' or dtype.name == 'bfloat16'
     return is_ordered and _is_stopped(program, part)
 
@@ -221,12 +221,12 @@ def _staged_operations(
 ) -> tuple[tuple[Operation, ...], list[int]]:
     """Merge those uses of an operation that have the same stage into one new operation.
 
-    Return the new operations, by component, and the number of that of each place.
+    Return the new operations, sorted by component, and per place the number of its own.
 
     Args:
-      parts: of the program with an operation for each place.
-      facts: about the program whose operations the uses have in common.
-      program: that program.
+      parts: the parts of the program that has an operation for each place.
+      facts: facts about `program`.
+      program: the program whose operations have all their uses.
     """
     uses, apart = facts.operations, parts.program
     stages = _stages(apart, uses, program)
@@ -257,7 +257,7 @@ def _stages(split: Operations, uses: Sequence[int], program: Operations) -> list
       uses: per use, the number of its operation in `program`.
     """
     owner, read, stages = component_of(program), direct_reads(split), [0 for _ in uses]
-    # In topological order of the uses' own components, each one use or a recurrence.
+    # In topological order of the components of `split`, each one use or a recurrence.
     for inner in components(split):
         members = inner.operations
         before = {q for u in members for q in results_in(read[u])}.difference(members)

@@ -71,10 +71,11 @@ class Path:
 
 @dataclass(eq=False, slots=True)
 class End(Path):
-    """A path that ends at a lazy function: steps into its calls add nothing.
+    """A path that steps do not extend, into recorded calls or a packed tuple.
 
     Attributes:
-      example: the data that the function runs on.
+      calls: the lazy function; `None` for a tuple or list that a block has packed.
+      example: the data that the lazy function runs on.
       place: the place of a call; `None` if no line is known.
     """
 
@@ -127,9 +128,10 @@ class Misfit(Exception):
 
 @dataclass(eq=False, slots=True)
 class Located:
-    """A Python object with its path in the example; `None` for the length of a list.
+    """A Python object with its path in the example.
 
     Attributes:
+      path: the path; `None` for an object from elsewhere, such as the length of a list.
       parts: the objects in a tuple or list that a block has packed, each with its own
         path; `None` for an object of the data.
     """
@@ -245,7 +247,7 @@ class Walk:
     def case(self, node: TypedUse | None, x: object) -> Call:
         """Return a request to evaluate `node` on `x`, with a copy of the memo.
 
-        So values that a case computes are not reused behind it, as in the source.
+        So values that a case computes are not reused after it, as in the source.
         """
         node, x, known = self.part(node, x)
         return node, x, {**known}
@@ -258,7 +260,7 @@ class Walk:
     # ---- objects
 
     def as_object(self, x: Any) -> Located:
-        """Return objects in nested tuples and lists as one, where all of them are."""
+        """Return nested tuples and lists of `Located` objects as one such object."""
         if isinstance(x, Located):
             return x
         parts = [self.as_object(part) for part in x]
@@ -272,7 +274,7 @@ class Walk:
     def apply(
         self, node: TypedUse, fn: Callable[[Any], Any], x: Located, what: str
     ) -> Any:
-        """Return `fn(x.value)`; if `fn` raises, raise `Misfit('expected <what>...')`.
+        """Return `fn(x.value)`; if `fn` raises, raise `Misfit('expected <what>, ...')`.
 
         A value that can be read only once, such as a generator, is a `Misfit` too,
         unless `fn` takes no items from it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that write source for the rules of several blocks, by `Lines`."""
+"""Functions with which the rules of several blocks write source, by `Lines`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jfold.types import Product, SequenceType, TensorType, Type
 
 
 def argument_text(fn: object, text: str) -> str:
-    """Return an argument's source, which refuses iterators that `fn` would use up."""
+    """Return source of argument `text`; it refuses iterators that `fn` would use up."""
     if reads_no_items(fn):
         return text
     return f'{text} if type({text}) in PLAIN else readable({text})'
 
 
 def as_object(value: Any) -> s.Object:
-    """Return the symbol of one Python object that a value is packed into."""
+    """Return the symbol of the one Python object that a value is, packed if needed."""
     return value if isinstance(value, s.Object) else s.Object(s.packed(value))
 
 
@@ -60,7 +60,7 @@ def in_variable(text: str, w: Lines) -> s.Object:
 
 
 def literal(value: object, w: Lines, wanted: str = 'default') -> str:
-    """Return source text for a value: a literal, or a name for it like `wanted`."""
+    """Return source text for a value: its literal, or else a name like `wanted`."""
     return literal_of(value) or w.g.name_for(wanted, value)
 
 
@@ -121,7 +121,7 @@ def side_by_side(
 ) -> Any:
     """Write, for each leaf, the list of `text(leaf)` over all values `parts`.
 
-    Return the lists, in the structure of the values.
+    Return the lists, nested as one of the values, which have one structure.
     """
     head = parts[0]
     if isinstance(head, tuple):
@@ -151,8 +151,8 @@ def counted(value: s.Items, w: Lines) -> s.Items:
 class Branches:
     """A writer of the cases of one `if`, `elif`, `else` chain.
 
-    Each case assigns to the same variables, or returns if the function `returns` the
-    choice. The caller writes the lines `if ...:` and `else:` before each case.
+    Each case assigns to the same variables or, if `returns`, returns its value from the
+    function. The caller writes the lines `if ...:` and `else:` before each case.
     """
 
     def __init__(self, node: TypedUse, w: Lines, returns: bool) -> None:
@@ -171,7 +171,7 @@ class Branches:
     def add_value(self, written: Callable[[], s.Symbol]) -> None:
         """Write a case: the lines that `written()` writes, whose value it returns."""
         w = self.w
-        # Behind a case, the names of its variables are free.
+        # Behind a case, the names of its variables are free again.
         before, known = ({*w.variables}, dict(w.used)), dict(w.known)
         with w.nested():
             w.tail, w.known = self.tail, known
