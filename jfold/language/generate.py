@@ -20,8 +20,8 @@ from typing import Any
 from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.facts import Facts, OperationChoice, unions
-from jfold.language.lines import INDENT, RETURNED, Lines
-from jfold.language.names import WORDS, without_unused
+from jfold.language.lines import RETURNED, Lines
+from jfold.language.names import INDENT, WORDS, commented, without_unused, wrapped
 from jfold.language.source_rounds import Round, items_of
 from jfold.language.symbols import Maker, Region, Tape
 from jfold.language.tables import Tables
@@ -75,14 +75,14 @@ class Generator(Round):
                 text = f'{memo}.get({entry}) or {text}'
             else:
                 text = f'{memo}[{entry}] if {entry} in {memo} else {text}'
-        of = s.packed(flat[0]) if flat else ''
+        of = s.packed(flat[0]).partition('_of_')[0] if flat else ''
         wanted = f'{name}_of_{of}' if of.isidentifier() and len(of) < 16 else name
         if w.tail and not self.deep:
             self.joined((w.key, 'result'), like)
             w.line(f'return {text}')
             return RETURNED
         if isinstance(like, tuple) and any(s.leaves(like)):
-            return s.with_levels(w.unpacked(like, text), s.levels(like))
+            return s.with_levels(w.unpacked(like, text, wanted), s.levels(like))
         result = w.variable(wanted)
         w.line(f'{result} = {text}')
         return w.unpacked(like, result)
@@ -159,8 +159,9 @@ class Generator(Round):
             w.line(f'{memo}.clear()')
         if self.memos:
             w.line('kept.clear()')
-        ends = s.in_parentheses([f'len({tape.name})' for tape in self.counters()])
-        w.line(f'ends.append({ends})')
+        ends = [f'len({tape.name})' for tape in self.counters()]
+        for line in wrapped('ends.append((', ends, '))', INDENT * w.depth):
+            w.line(line)
         lines = list(self._record(w))
         # Only constants that the lines name are written.
         used = set(WORDS.findall('\n'.join(lines)))
@@ -184,8 +185,9 @@ class Generator(Round):
     def _record(self, w: Lines) -> Iterator[str]:
         """Yield the lines of `record`; `w` is the body of its loop over examples."""
         yield 'def record(examples):'
-        for tape in self.tapes:
-            yield f'{INDENT}{tape.name} = []  # {tape.about}'
+        for about, tapes in itertools.groupby(self.tapes, lambda x: x.about):
+            lines = [f'{INDENT}{tape.name} = []' for tape in tapes]
+            yield from commented(lines, about, INDENT)
         yield f'{INDENT}ends = []  # the lengths of the tapes after each example'
         for memo in self.memos:
             yield f'{INDENT}{memo} = {{}}  # results, by the key of an object'
@@ -197,8 +199,9 @@ class Generator(Round):
         yield from without_unused(w.lines)
         if self.deep and not any('(yield ' in x for x in w.lines):
             yield f'{INDENT}yield from ()'
-        tapes = s.in_parentheses([tape.name for tape in self.tapes])
-        yield f'{INDENT}return ends, {tapes}'
+        names = [tape.name for tape in self.tapes]
+        for line in wrapped('return ends, (', names, ')', INDENT):
+            yield INDENT + line
 
     def _write_row(
         self, value: s.Symbol, r: int, inside: Mapping[int, Sequence[int]], w: Lines
@@ -234,7 +237,7 @@ class Generator(Round):
         """Write code that appends object `text` to the labels of metric `r`."""
         if r not in self.labels:
             name = f'{self.results[r].kind.name}_labels'
-            self.labels[r] = self.tape(name, 'labels')
+            self.labels[r] = self.tape('labels', name)
         w.add(self.labels[r], text)
 
     def source(self, text: str) -> Source:

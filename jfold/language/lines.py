@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jfold import blocks as b
 from jfold.language import symbols as s
-from jfold.language.names import identifier
+from jfold.language.names import INDENT, free_names, identifier, item_name, list_name
 from jfold.language.symbols import Maker, Region, Rows, Tape, Use
 from jfold.language.typed import TypedUse
 from jfold.types import TensorType, VoidType
@@ -30,7 +31,7 @@ from jfold.types import TensorType, VoidType
 if TYPE_CHECKING:
     from jfold.language.generate import Generator
 
-INDENT = '    '
+LONG = 40  # characters of the text of a level, from which it has a line
 MOST_NESTED = 12  # nested loops and cases, of which Python allows 20
 
 GROUND = 'ground'  # `s.Tensor.level` of all constants
@@ -84,21 +85,27 @@ class Lines:
         self.g.node = outer
         return True
 
-    def variable(self, wanted: str, others: Set[str] = frozenset()) -> str:
-        """Return a new variable name: `wanted`, or `wanted2` if it is taken.
+    def variable(self, *wanted: str, others: Set[str] = frozenset()) -> str:
+        """Return a new variable name: the first of `wanted` that is not taken.
 
-        Names in `others` are taken too.
+        If all are, the last is numbered: `word2`. Names in `others` are taken too.
         """
-        wanted = identifier(wanted)
-        name, k = wanted, self.used.get(wanted, 1)
-        taken = self.variables | others
-        while name in taken or self.g.names.is_taken(name):
-            k += 1
-            name = f'{wanted}{k}'
-        self.used[wanted] = k
-        self.variables.add(name)
-        self.g.names.local.add(name)
+        (name,) = self.variables_for(1, *wanted, others=others)
         return name
+
+    def variables_for(
+        self, count: int, *wanted: str, others: Set[str] = frozenset()
+    ) -> list[str]:
+        """Return new names of variables for the parts of one value, by `part_names`."""
+
+        def is_taken(name: str) -> bool:
+            return name in self.variables or name in others or of_source(name)
+
+        of_source = self.g.names.is_taken
+        names = free_names(count, [*map(identifier, wanted)], is_taken, self.used)
+        self.variables.update(names)
+        self.g.names.local.update(names)
+        return names
 
     @contextlib.contextmanager
     def nested(self) -> Iterator[None]:
@@ -118,12 +125,13 @@ class Lines:
 
     def variables_like(self, value: s.Symbol, wanted: str) -> s.Symbol:
         """Return a copy of a value with a new variable for each leaf and length."""
+        names = iter(self.variables_for(len([*s.leaves(value)]), wanted))
 
         def part(x: s.Leaf | s.Items) -> s.Symbol:
             if isinstance(x, s.Items):
-                items = self.variables_like(x.items, wanted)
-                return s.Items(items, self.variable('n'))
-            return s.renamed(x, iter([self.variable(wanted)]))
+                n = self.variable('n', f'n_of_{wanted}')
+                return s.Items(s.renamed(x.items, names), n)
+            return s.renamed(x, names)
 
         return s.map_parts(part, value)
 
@@ -160,19 +168,21 @@ class Lines:
         If `zipped`, `text` is a list of items: a variable gets one leaf of all of them.
         """
         if isinstance(like, tuple):
-            names = [self.variable(wanted) if any(s.parts(x)) else '_' for x in like]
+            filled = [any(s.parts(x)) for x in like]
+            new = iter(self.variables_for(sum(filled), wanted))
+            names = [next(new) if x else '_' for x in filled]
             if any(x != '_' for x in names):
                 none = s.in_parentheses(['()' for _ in names])
                 right = f'zip(*{text}) if {text} else {none}' if zipped else text
                 self.line(f'{s.unpacking(names)} = {right}')
             pairs = zip(like, names, strict=True)
-            return tuple(self.unpacked(x, name, wanted, zipped) for x, name in pairs)
+            return tuple(self.unpacked(x, name, name, zipped) for x, name in pairs)
         if isinstance(like, s.Items):
             if not text.isidentifier():
                 name = self.variable(wanted)
                 self.line(f'{name} = {text}')
                 text = name
-            items = self.unpacked(like.items, text, 'column', zipped=True)
+            items = self.unpacked(like.items, text, list_name(text), zipped=True)
             return s.Items(items, f'len({text})')
         if isinstance(like, s.Endless):
             return s.Endless(self.unpacked(like.item, text, wanted, zipped))
@@ -190,15 +200,15 @@ class Lines:
 
         return s.map_leaves(leaf, value)
 
-    def collected(self, at: int, value: s.Symbol, wanted: str) -> s.Symbol:
+    def collected(self, at: int, value: s.Symbol) -> s.Symbol:
         """Write code that appends a value to lists, made at line `at`; return these."""
-        wanted = f'{wanted}s' if not wanted.endswith('s') else wanted
 
         def part(x: s.Leaf | s.Items) -> s.Symbol:
             # The list is made above the loop, so no case in the loop may use its name.
-            name = self.variable(wanted, self.of_cases)
+            text = s.packed(x)
+            name = self.variable(list_name(text), others=self.of_cases)
             self.lines.insert(at, INDENT * (self.depth - 1) + f'{name} = []')
-            self.line(f'{name}.append({s.packed(x)})')
+            self.line(f'{name}.append({text})')
             return s.in_list(x, name)
 
         return s.map_parts(part, value)
@@ -207,23 +217,23 @@ class Lines:
         self,
         sequence: s.Items,
         body: Callable[[s.Symbol], s.Symbol],
-        result: str = '',
+        collects: bool = False,
         then: Callable[[], None] = lambda: None,
     ) -> Any:
         """Write a loop over a sequence: `body(item)` writes its lines, then `then()`.
 
-        Return the lists, named `result`, of values of `body`; `None` without a name.
+        Return lists of the values of `body` if it `collects` them, else `None`.
         """
         at, lists = len(self.lines), list(s.texts(sequence.items))
-        names, collected = [self.variable('item') for _ in lists], None
+        names, collected = [self.variable(item_name(x)) for x in lists], None
         several = f'zip({", ".join(lists)})' if len(lists) > 1 else ''.join(lists)
         left, right = ', '.join(names) or '_', several or f'range({sequence.n})'
         self.line(f'for {left} in {right}:')
         with self.nested():
             # Sequences in an item are packed.
             value = body(self.opened(s.renamed(sequence.items, iter(names))))
-            if result:
-                collected = self.collected(at, value, result)
+            if collects:
+                collected = self.collected(at, value)
             then()
             if len(self.lines) == at + 1:
                 self.line('pass')
@@ -270,7 +280,8 @@ class Lines:
         rows.counter = tape = entries[0][0]
         if not is_alone:
             return tape.rows
-        region.row, region.counter = self.variable('row'), tape
+        own = f'{re.sub("_[a-l]$", "", tape.name)}_row'  # less the letter of an input
+        region.row, region.counter = self.variable('row', own), tape
         self.line(f'{region.row} = {tape.rows}')
         return region.row
 
@@ -278,10 +289,17 @@ class Lines:
         """Write `tape.append(text)`."""
         self.line(f'{tape.name}.append({text})')
 
-    def constant(self, index: int, wanted: str = 'CONSTANT') -> s.Tensor:
+    def constant(self, index: int, *wanted: str) -> s.Tensor:
         """Return the program's constant `index` as an expression; write no code."""
-        type_, _ = self.g.tables.constants[index]
-        return s.Tensor(self.g.constant_name(index, wanted), type_, level=GROUND)
+        (result,) = self.constants_for([index], *wanted or ('CONSTANT',))
+        return result
+
+    def constants_for(self, indices: list[int], *wanted: str) -> list[s.Tensor]:
+        """Return several of the program's constants, the parts of one value."""
+        names = self.g.constant_names_for(indices, *wanted)
+        types = [self.g.tables.constants[index][0] for index in indices]
+        pairs = zip(names, types, strict=True)
+        return [s.Tensor(name, type_, level=GROUND) for name, type_ in pairs]
 
     def constants(
         self,
@@ -294,21 +312,26 @@ class Lines:
 
         Ints must be in `[0, below)`, if given; `site` is the block use that reads it.
         """
-        maker, rows, tape = self.g.own_constants(type_, below, site)
+        maker, rows, tape = self.g.own_constants(type_, below, site, text)
         self.g.seen.statements[rows.key] += 1
         row = self.row(rows, [(tape, text)])
-        number = self._numbered(maker, maker.name, row, 'number')
+        (number,) = self._numbers([maker], [maker.name], row, 'number')
         self.add(tape, text)
         return replace(number, level=GROUND)
 
-    def _numbered(self, maker: Maker, base: str, row: str, wanted: str) -> s.Tensor:
-        """Return the row number `base + row`, in a variable if not in step."""
-        number = f'{base} + {row}'
-        if self.region.row == row and not maker.recurrent:
-            return s.Tensor(number, maker.type, step=(self.region, maker))
-        name = self.variable(wanted)
-        self.line(f'{name} = {number}')
-        return s.Tensor(name, maker.type)
+    def _numbers(
+        self, makers: list[Maker], bases: list[str], row: str, wanted: str
+    ) -> list[s.Tensor]:
+        """Return the row numbers `base + row`, in variables if not in step."""
+        result, texts = list[s.Tensor](), [f'{base} + {row}' for base in bases]
+        if self.region.row == row and not makers[0].recurrent:
+            pairs = zip(makers, texts, strict=True)
+            return [s.Tensor(x, m.type, step=(self.region, m)) for m, x in pairs]
+        names = self.variables_for(len(makers), wanted)
+        for maker, name, text in zip(makers, names, texts, strict=True):
+            self.line(f'{name} = {text}')
+            result.append(s.Tensor(name, maker.type))
+        return result
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
         """Write code that records a use of operation `o`; return its outputs."""
@@ -326,11 +349,13 @@ class Lines:
         entries = self.entries(rows, inputs, name, about)
         # Without any entry nothing would count the rows: a tape of zeros does.
         if not entries and not self.is_in_step(rows):
-            tape = rows.counter or g.tape(name, about)
+            tape = rows.counter or g.tape(about, name)
             entries = [(tape, '0')]
         row, outputs = self.row(rows, entries), []
-        for maker, base in zip(makers, self._bases(o, inputs, makers), strict=True):
-            number, k = self._numbered(maker, base, row, name), maker.output
+        bases = self._bases(o, inputs, makers)
+        numbers = self._numbers(makers, bases, row, name) if makers else []
+        for maker, number in zip(makers, numbers, strict=True):
+            k = maker.output
             made = replace(number, makers=g.bit(place, k), use=(use, k), level=use)
             outputs.append(made)
         for column, text in entries:
@@ -356,7 +381,7 @@ class Lines:
             column = rows.columns[k]
             if not isinstance(column, Tape):
                 wanted = f'{name}_{"abcdefghijkl"[k] if k < 12 else k}'
-                column = rows.columns[k] = self.g.tape(wanted, about)
+                column = rows.columns[k] = self.g.tape(about, wanted)
             result.append((column, tensor.name))
         return result
 
@@ -380,10 +405,9 @@ class Lines:
         elif len(highest) > 2:
             top = f'max({", ".join(highest)})'
         above = f'({top} & LEVELS)'
-        if len(makers) > 1:
-            name = self.variable('level')
-            self.line(f'{name} = {top} & LEVELS')
-            above = name
+        if len(makers) > 1 or len(above) > LONG:
+            above = self.variable('level')
+            self.line(f'{above} = {top} & LEVELS')
         return [f'{above} + {maker.name}' for maker in makers]
 
 

@@ -8,11 +8,14 @@ import functools
 import keyword
 import re
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jfold.tracing.helpers import HELPERS
 
+INDENT = '    '
+WIDTH = 88  # columns of the source, where names are not too long
 # Names that rules write unchanged: `TAKEN` anywhere, `WRITTEN` as local variables.
 TAKEN = (
     *('examples', 'ends', 'kept', 'record', 'LEVEL', 'LEVELS', 'MAKER'),
@@ -21,7 +24,7 @@ TAKEN = (
 WRITTEN = 'x', 'n', 'items', 'made'
 PLAIN = str, bool, type(None)  # classes whose `repr` is source, beside numbers
 WORDS = re.compile(r'\w+')
-OF_ROWS = re.compile(r' *(row\d*) = len\(\w+\)(?: // \d+)?')
+OF_ROWS = re.compile(r' *((?:\w+_)?row\d*) = len\(\w+\)(?: // \d+)?')
 
 
 class Names:
@@ -45,19 +48,26 @@ class Names:
         """Return whether a name is a global of generated source, or a builtin."""
         return name in self.taken or name in self.values or hasattr(builtins, name)
 
-    def new(self, wanted: str) -> str:
-        """Reserve and return a lower-case name: `step` or, if taken, `step2`."""
-        return self.constant(identifier(wanted))
+    def _is_used(self, name: str) -> bool:
+        return name in self.local or self.is_taken(name)
 
-    def constant(self, wanted: str) -> str:
-        """Reserve and return a constant's name: `EMBED` or, if taken, `EMBED2`."""
-        name, k = wanted, self._used.get(wanted, 1)
-        while self.is_taken(name) or name in self.local:
-            k += 1
-            name = f'{wanted}{k}'
-        self._used[wanted] = k
-        self.taken.add(name)
+    def new(self, *wanted: str) -> str:
+        """Reserve and return a lower-case name: the first free one of `wanted`.
+
+        If none is free, the last is numbered: `step2`.
+        """
+        return self.constant(*map(identifier, wanted))
+
+    def constant(self, *wanted: str) -> str:
+        """Reserve and return a constant's name, chosen as `new` does: `EMBED2`."""
+        (name,) = self.constants(1, *wanted)
         return name
+
+    def constants(self, count: int, *wanted: str) -> list[str]:
+        """Reserve and return names for the parts of one value, as `part_names` does."""
+        names = free_names(count, wanted, self._is_used, self._used)
+        self.taken.update(names)
+        return names
 
     def name_for(self, wanted: str, value: object) -> str:
         """Return the name of `value` in generated source; new names resemble `wanted`.
@@ -84,6 +94,68 @@ class Names:
         return self._tables.setdefault(key, dict(table))
 
 
+def free_names(
+    count: int,
+    wanted: Sequence[str],
+    is_taken: Callable[[str], bool],
+    used: dict[str, int],
+) -> list[str]:
+    """Return names for the `count` parts of a value, after the first that is free.
+
+    If none of `wanted` is, the last gets a number behind it; `used` has the numbers
+    given so far, by name without number.
+    """
+    for stem in wanted:
+        names = part_names(stem, count)
+        if not any(map(is_taken, names)):
+            return names
+    joint, k = '_' if stem[-1].isdigit() else '', used.get(stem, 1)
+    while any(map(is_taken, names)):
+        k += 1
+        names = part_names(f'{stem}{joint}{k}', count)
+    used[stem] = k
+    return names
+
+
+def part_names(stem: str, count: int) -> list[str]:
+    """Return names for the parts of one value: `word`, or `word_0`, `word_1`, ..."""
+    return [stem] if count == 1 else [f'{stem}_{k}' for k in range(count)]
+
+
+@functools.cache
+def list_name(item: str) -> str:
+    """Return a name for a list of values that `item`, a text of the source, stands for.
+
+    'WORD + row' -> 'word_values', 'tree_of_x' -> 'tree_values', and for a list of such
+    lists 'word_values' -> 'word_value_lists'.
+    """
+    stem = identifier(item.split(' ', maxsplit=1)[0]).partition('_of_')[0]
+    if re.search(r'_(value|list)s\d*$', stem):
+        return f'{_without_number(stem)[:-1]}_lists'
+    if item.isidentifier() and _without_number(stem) == 'value':
+        return 'values'
+    # Tapes of constants are called `numbers` or `vectors`, or `label_numbers`.
+    stem = re.sub(r'(number|vector)s(_?\d*)$', r'\1\2', stem)
+    return f'{stem.removesuffix("_value")}_values'
+
+
+def _without_number(name: str) -> str:
+    return re.sub(r'_?\d+$', '', name)
+
+
+@functools.cache
+def item_name(of: str) -> str:
+    """Return a name for an item of list `of`: 'word_values' -> 'word_value'."""
+    stem = _without_number(of).removeprefix('some_')
+    if stem.endswith(('values', '_lists')):
+        return stem[:-1]
+    if stem.endswith('_list'):
+        return stem.removesuffix('_list')
+    if stem.startswith('repeated_'):
+        return f'same_{stem.removeprefix("repeated_")}'
+    return f'item_of_{stem.removeprefix("items_of_")}'
+
+
 def literal_of(value: Any) -> str | None:
     """Return the literal of a value of a plain class; `None` for other values."""
     # Infinities and NaN have no literal, nor have ints too long for `repr`.
@@ -101,6 +173,31 @@ def identifier(wanted: str) -> str:
     if keyword.iskeyword(name) or hasattr(builtins, name):
         name = f'{name}_'
     return name
+
+
+def wrapped(head: str, items: Sequence[str], tail: str, indent: str) -> list[str]:
+    """Return the lines of a tuple: `head`, `items` and `tail`, in `WIDTH` columns.
+
+    They are not indented, but leave room for `indent`.
+    """
+    text = ', '.join(items) + (',' if len(items) == 1 else '')
+    if len(indent + head + text + tail) <= WIDTH:
+        return [head + text + tail]
+    room = WIDTH - len(indent) - len(INDENT)
+    lines = textwrap.wrap(f'{text},', room, break_long_words=False)
+    return [head, *(INDENT + line for line in lines), tail]
+
+
+def commented(lines: Sequence[str], about: str, indent: str) -> Iterator[str]:
+    """Yield source lines with a comment: behind each, or above them if it is long."""
+    if max(map(len, lines)) + len(about) + 4 <= WIDTH:
+        yield from (f'{line}  # {about}' for line in lines)
+        return
+    text, arrow, result = about.partition(' -> ')
+    more = f'{indent}#     '
+    for first in f'{indent}# {text}', f'{more}-> {result}' if arrow else '':
+        yield from textwrap.wrap(first, WIDTH, subsequent_indent=more)
+    yield from lines
 
 
 def without_unused(lines: Sequence[str]) -> list[str]:

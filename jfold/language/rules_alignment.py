@@ -12,6 +12,7 @@ from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
+from jfold.language.names import item_name
 from jfold.language.paths import fail
 from jfold.language.rules_sequences import item_type, items_of, sequence_like_input
 from jfold.language.typed import TypedUse
@@ -25,6 +26,7 @@ from jfold.language.writing import (
     item_at,
     sequence,
     side_by_side,
+    some_name,
     zeros_written,
 )
 from jfold.language.writing import number as number_of
@@ -103,7 +105,7 @@ def _(block: b.Zip, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
         return s.Endless(tuple(part.item for part in parts))
     n = lengths[0]
     if len(lengths) > 1:
-        n, fn = w.variable('n'), 'same_length' if block.strict else 'min'
+        n, fn = w.variable('n', 'n_of_all'), 'same_length' if block.strict else 'min'
         w.line(f'{n} = {fn}({", ".join(lengths)})')
         for k, part in enumerate(parts) if not block.strict else ():
             if isinstance(part, s.Items):
@@ -138,7 +140,7 @@ def _(block: b.NGrams, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(operand, s.Endless):
         return s.Endless((operand.item,) * block.n)
     # The k-th items of all n windows are one list: n items of the operand, from k on.
-    n, before = w.variable('n'), operand.n
+    n, before = w.variable('n', 'n_of_windows'), operand.n
     w.line(
         f'{n} = max({before} - {block.n - 1}, 0)' if block.n > 1 else f'{n} = {before}'
     )
@@ -234,7 +236,7 @@ def _(block: b.Pick, node: TypedUse, value: Any, w: Lines) -> s.Symbol:
     at = w.variable('at')
     w.line(f'{at} = numbers_of({numbers.text}, {operand.n})')
     items = for_each_leaf(
-        operand.items, 'picked', lambda x: f'[{x.text}[k] for k in {at}]', w
+        operand.items, some_name, lambda x: f'[{x.text}[k] for k in {at}]', w
     )
     return s.Items(items, f'len({at})')
 
@@ -289,8 +291,9 @@ def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
     """Write code that repeats each leaf of a value `n` times; return the lists."""
 
     def part(x: s.Leaf | s.Items) -> s.Symbol:
-        name = w.variable('repeated')
-        w.line(f'{name} = [{s.packed(x)}] * {n}')
+        text = s.packed(x)
+        name = w.variable(f'repeated_{text}' if text.isidentifier() else 'repeated')
+        w.line(f'{name} = [{text}] * {n}')
         return s.in_list(x, name)
 
     return s.map_parts(part, item)
@@ -335,7 +338,7 @@ def _(block: b.Chain, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
         w.line(f'{name} = [y for x in {items.text} for y in sequence(x)]')
         return s.Items(s.Object(name), f'len({name})')
     # Items that are tuples of one type are sequences too.
-    inner = w.loop(outer, lambda item: sequence(item, w), 'part')
+    inner = w.loop(outer, lambda item: sequence(item, w), collects=True)
     w.line(f'{name} = [y for x in {inner.text} for y in x]')
     return w.unpacked(inner.item, name)
 
@@ -375,4 +378,5 @@ def _item_or_zero(operand: s.Items, k: int, zero: s.Symbol, w: Lines) -> s.Symbo
     def text(leaf: s.Leaf) -> str:
         return f'{leaf.text}[{k}] if {operand.n} > {k} else {next(zeros)}'
 
-    return w.opened(for_each_leaf(operand.items, 'item', text, w))
+    named = for_each_leaf(operand.items, lambda x: item_name(x.text), text, w)
+    return w.opened(named)

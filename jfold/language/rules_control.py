@@ -13,8 +13,8 @@ from jfold.base.printing import callable_name
 from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
-from jfold.language.lines import INDENT, Lines, write
-from jfold.language.names import literal_of
+from jfold.language.lines import Lines, write
+from jfold.language.names import INDENT, literal_of
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Located, Walk, walk, zero_of

@@ -7,6 +7,7 @@ Rounds combine pairs, or groups of up to eight if `combine` is an associative fu
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -16,8 +17,10 @@ from jfold.base.functions import additive_identity
 from jfold.base.trampoline import Steps
 from jfold.language import symbols as s
 from jfold.language.inference import Inference, output_type
-from jfold.language.lines import INDENT, Lines, write
+from jfold.language.lines import Lines, write
+from jfold.language.names import INDENT
 from jfold.language.rules_sequences import items_of
+from jfold.language.source_rounds import Round
 from jfold.language.symbols import Tape
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
@@ -146,7 +149,8 @@ def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     """Write a call of a function that reduces `operand` by groups; return the result.
 
-    The function is written too, if no use before had the same operations and levels.
+    The line that makes the function is written too, if no use before had the same
+    operations and levels.
     """
     g, combine = w.g, node.parts[0]
     # Items of a group are items of the sequence or results of earlier groups, so their
@@ -166,15 +170,17 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
     # Uses share the function if operations and levels are the same: items of one may
     # come from another recurrence. Where rounds are unrolled, each use has its own.
     apart = g.chosen.kinds is not None
-    levels = [_level_text(o, items, w) for o in numbers]
-    key = ('groups', *operations, *levels, *([node, w.name] if apart else []))
+    # Groups of all sizes read each other, so they are of one recurrence.
+    highest = _highest_text(numbers[-1], items, g)
+    key = ('groups', *operations, highest, *([node, w.name] if apart else []))
     if key not in g.written:
         names = {'add': 'sum_of', 'maximum': 'max_of', 'minimum': 'min_of'}
-        g.written[key] = g.names.new(names.get(combine.layer.name, 'reduced'))
-        _write_function(g.written[key], numbers, node, items, w)
+        name = names.get(combine.layer.name, 'reduced')
+        g.written[key] = g.names.new(name, f'{name.removesuffix("_of")}_in_{w.name}')
+        _write_function(g.written[key], numbers, highest, node, items, g)
     result = s.with_makers(item, iter(outputs))
     w.joined((node, 'item'), result)
-    totals = [w.variable('total') for _ in outputs]
+    totals = w.variables_for(len(outputs), 'total')
     leaves = tuple(s.leaves(operand.items))
     lists = s.packed(leaves if len(leaves) > 1 else leaves[0], operand.n)
     w.line(f'{", ".join(totals)} = {g.written[key]}({lists})')
@@ -185,76 +191,62 @@ def _write_groups(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
 
 
 def _write_function(
-    name: str, operations: list[int], node: TypedUse, items: list[Any], w: Lines
+    name: str,
+    operations: Sequence[int],
+    highest: str,
+    node: TypedUse,
+    items: list[Any],
+    g: Round,
 ) -> None:
-    """Write function `name(items)`, to reduce a list by an operation per group size.
+    """Write function `name(items)`, which reduces a list by an operation a group size.
 
-    If one operation can combine all items, the function records it. Otherwise it
-    reduces groups of items, and then their results.
+    `items` are the leaves of one item, and `highest` is the text of `_highest_text`.
     """
-    g = w.g
-    fill = 'items[-1]' if node.facts is Fill.LAST else ''
+    fill = "'last'" if node.facts is Fill.LAST else 'None'
     if node.facts is Fill.ZERO:
         item: Any = node.output
         zero = additive_identity(item.shape, item.dtype)
         constant = g.tables.constant((item, 'neutral'), zero)
-        fill = g.constant_name(constant, 'NEUTRAL')
-    body = ['n = len(items)', 'if n == 1:', f'{INDENT}return items[0]']
-    for o, size in zip(operations, GROUPS, strict=True):
-        body.append(f'if n {"<=" if fill else "=="} {size}:')
-        record = _group_lines(name, o, size, items, fill, w)
-        body += [f'{INDENT}{line}' for line in record]
-    groups = f'groups_of(items, {GROUPS[-1] if fill else GROUPS})'
-    body.append(f'return {name}([{name}(group) for group in {groups}])')
-    head = f'{INDENT}def {name}(items):'
-    g.functions += [head, *(f'{INDENT * 2}{line}' for line in body), '']
+        fill = g.constant_name(constant, 'NEUTRAL', f'NEUTRAL_OF_{name}'.upper())
+    operations_text = []
+    for size, o in zip(GROUPS, operations, strict=True):
+        makers = [maker.name for maker in g.makers_of(o)]
+        maker = makers[0] if len(items) == 1 else s.in_parentheses(makers)
+        tapes = _group_tapes(name, o, size, size * len(items), g)
+        names = ', '.join(tape.name for tape in tapes)
+        operations_text.append(f'({maker}, {names})')
+    texts = [*operations_text, highest, 'LEVELS', fill]
+    lines = [f'{name} = by_groups(  # a function, which reduces a list']
+    lines += [f'{INDENT}{text},' for text in texts]
+    g.functions += [*(INDENT + line for line in [*lines, ')']), '']
 
 
-def _group_lines(
-    name: str, o: int, size: int, items: list[Any], fill: str, w: Lines
-) -> list[str]:
-    """Return source lines that record one reduction of a group by operation `o`.
+def _group_tapes(name: str, o: int, size: int, count: int, g: Round) -> list[Tape]:
+    """Return the tapes of operation `o`, which reduces a group with `count` numbers.
 
-    The last line returns the row numbers of the result. `items` are the leaves of one
-    item. The item `fill` pads a group shorter than `size`; it is '' if no group is.
+    Other places may apply `combine` to two values, with a tape for each input. Larger
+    groups are of this function alone: one tape takes all their inputs at once.
     """
-    g, count = w.g, size * len(items)
     rows, about = g.rows_of('operation', o, count), repr(g.operations[o])
-    lines, entries, records = list[str](), 'items', list[str]()
-    if len(items) > 1:
-        lines, entries = ['entries = [y for x in items for y in x]'], 'entries'
-    level, columns = _level_text(o, items, w), rows.columns
-    # Other places may apply `combine` to two values, with a tape for each input. Larger
-    # groups are of this function alone: one tape takes all their inputs at once.
+    columns = rows.columns
     if size == GROUPS[0]:
         for k in range(count):
             if not isinstance(columns[k], Tape):
-                columns[k] = g.tape(f'{name}_{size}_{k}', about)
-            records.append(f'{cast(Tape, columns[k]).name}.append({entries}[{k}])')
+                columns[k] = g.tape(about, f'{name}_{size}_{k}')
     elif rows.counter is None:
-        columns[:] = [g.tape(f'{name}_{size}', about, count)] * count
-    rows.counter = tape = cast(Tape, columns[0])
-    if size > GROUPS[0]:
-        records.append(f'{tape.name}.extend({entries})')
-        if fill:
-            filled = f'({fill},) * ({size} - n)'
-            records += [f'if n < {size}:', f'{INDENT}{tape.name}.extend({filled})']
-    numbers = [f'{level}{x.name} + {tape.rows}' for x in g.makers_of(o)]
-    value = numbers[0] if len(numbers) == 1 else f'({", ".join(numbers)})'
-    return [*lines, f'made = {value}', *records, 'return made']
+        columns[:] = [g.tape(about, f'{name}_{size}', width=count)] * count
+    tapes = cast(list[Tape], list(dict.fromkeys(columns)))
+    rows.counter = tapes[0]
+    return tapes
 
 
-def _level_text(o: int, items: list[Any], w: Lines) -> str:
-    """Return source text, ending in ' + ', for the highest level in a group.
+def _highest_text(o: int, items: list[Any], g: Round) -> str:
+    """Return the source of a function from row numbers to that of the highest level.
 
-    It is '' if operation `o` has no levels, or takes items from outside its recurrence.
-    `items` are the leaves of one item.
+    Levels count within the recurrence of operation `o`, whose operands are `items`.
     """
-    g, entries = w.g, 'items' if len(items) == 1 else 'entries'
-    if not g.is_recurrent(o):
-        return ''
-    makers = union(leaf.makers for leaf in items)
-    text = g.level_text(o, s.Tensor('y', makers=makers))
-    if text in ('', 'y'):
-        return text and f'(max({entries}) & LEVELS) + '
-    return f'(max([{text} for y in {entries}]) & LEVELS) + '
+    text = 'y'
+    if g.is_recurrent(o):
+        makers = union(leaf.makers for leaf in items)
+        text = g.level_text(o, s.Tensor('y', makers=makers))
+    return 'max' if text == 'y' else f'lambda numbers: max([{text} for y in numbers])'

@@ -126,7 +126,7 @@ def _(block: b.Map, node: TypedUse, value: s.Symbol, w: Lines) -> s.Symbol:
     if isinstance(operand, s.Endless):
         return s.Endless(w.part(part, operand.item))
     operand = counted(operand, w)  # so what is made of its items is known to be as long
-    values = w.loop(operand, lambda item: w.part(part, item), 'value')
+    values = w.loop(operand, lambda item: w.part(part, item), collects=True)
     return s.Items(values, operand.n)
 
 
@@ -232,7 +232,7 @@ def _(block: b.RNN, node: Any, value: Any, w: Lines) -> s.Symbol:
         return output
 
     # The state is assigned after the output is appended, which may read the old state.
-    outputs = w.loop(operand, body, 'output', lambda: w.assign(state, next_states[0]))
+    outputs = w.loop(operand, body, True, lambda: w.assign(state, next_states[0]))
     return s.Items(outputs, operand.n), w.joined((node, 'state'), state)
 
 

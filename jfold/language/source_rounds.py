@@ -213,12 +213,15 @@ class Round:
             self.where.setdefault(name, self.node)
         return name
 
-    def tape(self, wanted: str, about: object, width: int = 1) -> Tape:
-        """Add and return a `Tape` of `width` entries per row, commented by `about`."""
+    def tape(self, about: object, *wanted: str, width: int = 1) -> Tape:
+        """Add and return a `Tape` of `width` entries per row, commented by `about`.
+
+        Its name is the first of `wanted` that is free, or the last, numbered.
+        """
         # A comment is one line, whatever names are in it.
         text = str(about)
         text = text if text.isprintable() else ascii(text)
-        tape = Tape(self.names.new(wanted), text, width)
+        tape = Tape(self.names.new(*wanted), text, width)
         self.tapes.append(tape)
         return tape
 
@@ -249,6 +252,8 @@ class Round:
         if o not in self.made_by:
             operation = self.operations[o]
             name = identifier(operation.layer.name)
+            if operation.from_left:
+                name = f'{name}_of_{len(operation.arguments)}'
             self.rows_of('operation', o, len(operation.inputs))  # in this order
             self.made_by[o] = [
                 self.maker(wanted, type_, k, self.is_recurrent(o))
@@ -258,12 +263,13 @@ class Round:
         return self.made_by[o]
 
     def own_constants(
-        self, type_: TensorType, below: int | None, site: object
+        self, type_: TensorType, below: int | None, site: object, text: str
     ) -> tuple[Maker, Rows, Tape]:
         """Return maker, table and tape of the constants that use `site` reads.
 
         Up to `FEW_SITES` uses with the same type and bound `below` have a tape each, to
-        be in step; more share one tape.
+        be in step; more share one tape. If `numbers` is taken, a tape is called by
+        `text`, the source of the object.
         """
         t = self.tables.type_number(type_)
         site_key = 'sites', t, below
@@ -276,19 +282,29 @@ class Round:
             if isinstance(type_, KeyType):
                 wanted = f'{type_.name}_keys'
             limit = '' if below is None else f' below {below}'
-            tape = self.tape(wanted, f'{type_}{limit}')
-            self.own[key] = self.maker(wanted, t), rows, tape
+            own = (
+                f'{text.partition("_of_")[0]}_{wanted}'
+                if text.isidentifier()
+                else wanted
+            )
+            tape = self.tape(f'{type_}{limit}', wanted, own)
+            self.own[key] = self.maker(tape.name, t), rows, tape
         return self.own[key]
 
-    def constant_name(self, index: int, wanted: str = 'CONSTANT') -> str:
+    def constant_name(self, index: int, *wanted: str) -> str:
         """Return a new name in the source for the program's constant number `index`.
 
         Each statement has its own, even if constants are equal: so the source stays as
         it is when widths change, and a corpus stays valid.
         """
-        name = self.names.constant(wanted)
-        self.constant_names[name] = index
+        (name,) = self.constant_names_for([index], *wanted)
         return name
+
+    def constant_names_for(self, indices: list[int], *wanted: str) -> list[str]:
+        """Return new names, as `constant_name` does, for the parts of one value."""
+        names = self.names.constants(len(indices), *wanted)
+        self.constant_names.update(zip(names, indices, strict=True))
+        return names
 
     def joined(self, key: Hashable, value: s.Symbol) -> s.Symbol:
         """Return `value` with the producers of all values that meet at join `key`.

@@ -11,11 +11,11 @@ from typing import Any, SupportsIndex, cast
 
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
-from jfold.language.names import literal_of
+from jfold.language.names import item_name, literal_of
 from jfold.language.typed import TypedUse
 from jfold.program.components import union
 from jfold.tracing.helpers import reads_no_items
-from jfold.types import Product, SequenceType, TensorType, Type
+from jfold.types import Product, SequenceType, TensorType, Type, leaf_types
 
 
 def argument_text(fn: object, text: str) -> str:
@@ -32,14 +32,21 @@ def as_object(value: Any) -> s.Object:
 
 def zeros_written(type_: Type, w: Lines) -> s.Symbol:
     """Return the zero of a type in the source: tensors are 0, sequences are empty."""
-    if isinstance(type_, Product):
-        return tuple(zeros_written(item, w) for item in type_)
-    if isinstance(type_, TensorType):
-        return w.constant(w.g.tables.zeros(type_), 'ZEROS')
-    if isinstance(type_, SequenceType):
-        empty = s.renamed(w.g.template(type_), itertools.repeat('()'))
-        return replace(cast(s.Items, empty), n='0')
-    return None
+    tensors = [x for x in leaf_types(type_) if isinstance(x, TensorType)]
+    wanted = 'ZEROS', f'{w.name}_zeros'.upper()
+    zeros = iter(w.constants_for([*map(w.g.tables.zeros, tensors)], *wanted))
+
+    def written(type_: Type) -> s.Symbol:
+        if isinstance(type_, Product):
+            return tuple(map(written, type_))
+        if isinstance(type_, TensorType):
+            return next(zeros)
+        if isinstance(type_, SequenceType):
+            empty = s.renamed(w.g.template(type_), itertools.repeat('()'))
+            return replace(cast(s.Items, empty), n='0')
+        return None
+
+    return written(type_)
 
 
 def write_lookup(table: str, x: str, default: list[str], w: Lines) -> s.Object:
@@ -73,23 +80,36 @@ def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
     """Write code that indexes a sequence; return the item, its sequences as lists."""
     if not any(s.leaves(value.items)):
         w.line(f'range({value.n})[{index}]  # there is one')
-    return for_each_leaf(value.items, 'item', lambda x: f'{x.text}[{index}]', w)
+    return for_each_leaf(
+        value.items, lambda x: item_name(x.text), lambda x: f'{x.text}[{index}]', w
+    )
 
 
 def for_each_leaf(
-    value: s.Symbol, wanted: str, text: Callable[[s.Leaf], str], w: Lines
+    value: s.Symbol,
+    wanted: Callable[[s.Leaf], str],
+    text: Callable[[s.Leaf], str],
+    w: Lines,
 ) -> s.Symbol:
-    """Write `variable = text(leaf)` for each leaf; return the value in variables."""
+    """Write `variable = text(leaf)` for each leaf; return the value in variables.
+
+    The variable is called `wanted(leaf)`, numbered if that is taken.
+    """
     names = []
     for leaf in s.leaves(value):
-        names.append(w.variable(wanted))
+        names.append(w.variable(wanted(leaf)))
         w.line(f'{names[-1]} = {text(leaf)}')
     return s.renamed(value, iter(names))
 
 
+def some_name(items: s.Leaf) -> str:
+    """Return a variable name for a list of some of the items of a list."""
+    return f'some_{items.text.removeprefix("some_")}'
+
+
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
     """Write code that slices a sequence by `[text]` to length `n`; return the slice."""
-    items = for_each_leaf(value.items, 'part', lambda x: f'{x.text}[{text}]', w)
+    items = for_each_leaf(value.items, some_name, lambda x: f'{x.text}[{text}]', w)
     first = next(s.leaves(items), None)
     rest = f'range({value.n})[{text}]' if first is None else first.text
     return s.Items(items, n or f'len({rest})')
@@ -110,7 +130,7 @@ def sequence(value: Any, w: Lines) -> Any:
         name = w.variable('items')
         w.line(f'{name} = sequence({x})')
     elif value.kind not in (list, tuple):
-        name = w.variable(f'items_of_{x}')
+        name = w.variable(f'items_of_{x.partition("_of_")[0]}')
         w.line(f'{name} = {x} if type({x}) is list else sequence({x})')
     # The class of the sequence is not that of its items.
     return s.Items(s.Object(name), f'len({name})')
@@ -143,7 +163,8 @@ def counted(value: s.Items, w: Lines) -> s.Items:
     """Return a sequence whose length is an int or a variable, assigned if needed."""
     if value.n.isidentifier() or value.n.isdigit():
         return value
-    name = w.variable('n')
+    of = value.n.removeprefix('len(').removesuffix(')').removeprefix('items_of_')
+    name = w.variable('n', f'n_of_{of}')
     w.line(f'{name} = {value.n}')
     return s.Items(value.items, name)
 

@@ -8,7 +8,7 @@ raises it: the example is then read again by `jfold.language.walk`, to find the 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -215,6 +215,78 @@ def groups_of(values: Sequence[Any], sizes: int | Sequence[int]) -> list[Any]:
     return result
 
 
+def by_groups(
+    pair: Sequence[Any],
+    four: Sequence[Any],
+    eight: Sequence[Any],
+    highest: Any,
+    levels: int,
+    fill: Any,
+) -> Callable[[list[Any]], Any]:
+    """Return a function that reduces a list by operations on 2, 4 or 8 of its items.
+
+    It records the operations, and returns the row number of the last one's result. An
+    item is a row number, or a tuple of several.
+
+    Args:
+      pair, four, eight: the maker, or a tuple of makers if items are tuples; then the
+        tapes: of a pair one for each row number, of more items one for all of them.
+      highest: a function that returns the row number of the highest level.
+      levels: the bits of a row number that are its level.
+      fill: the row number that takes the place of missing items; 'last' if the last
+        item does; `None` if groups have just these sizes.
+    """
+    sizes: Any = (2, 4, 8) if fill is None else 8
+    whole = frozenset(sizes if fill is None else range(3, 9))
+
+    def in_groups(items: list[Any]) -> Any:
+        return reduced([reduced(group) for group in groups_of(items, sizes)])
+
+    def of_numbers(items: list[Any]) -> Any:
+        n = len(items)
+        if n == 1:
+            return items[0]
+        if n == 2:
+            made = (highest(items) & levels) + maker + len(first)
+            first.append(items[0])
+            second.append(items[1])
+            return made
+        if n not in whole:
+            return in_groups(items)
+        if n <= 4:
+            made = (highest(items) & levels) + maker_of_4 + len(fours) // 4
+            fours.extend(items)
+            if n == 3:
+                fours.append(items[2] if fill == 'last' else fill)
+            return made
+        made = (highest(items) & levels) + maker_of_8 + len(eights) // 8
+        eights.extend(items)
+        if n < 8:
+            eights.extend((items[-1] if fill == 'last' else fill,) * (8 - n))
+        return made
+
+    def of_tuples(items: list[Any]) -> Any:
+        if len(items) == 1:
+            return items[0]
+        if len(items) not in sizes:
+            return in_groups(items)
+        makers, *tapes = {2: pair, 4: four, 8: eight}[len(items)]
+        numbers = [number for item in items for number in item]
+        width = len(numbers) // len(tapes)
+        row = (highest(numbers) & levels) + len(tapes[0]) // width
+        for k, tape in enumerate(tapes):
+            tape.extend(numbers[k * width : (k + 1) * width])
+        return tuple([x + row for x in makers])
+
+    if isinstance(pair[0], tuple):
+        reduced = of_tuples
+    else:
+        reduced = of_numbers
+        maker, first, second = pair
+        (maker_of_4, fours), (maker_of_8, eights) = four, eight
+    return reduced
+
+
 # Types of arguments for which generated source skips the call of `readable`.
 PLAIN = frozenset({int, float, str, bool, tuple, list, dict, type(None)})
 # The global names of all generated source.
@@ -223,6 +295,6 @@ HELPERS: dict[str, Any] = {'PLAIN': PLAIN} | {
     for fn in (
         *(field, field_or, made_before, items, at_most, at_most_items),
         *(sequence, same_length, index_of, numbers_of, grouped, made_with_rest),
-        *(groups_of, readable),
+        *(by_groups, readable),
     )
 }
