@@ -100,7 +100,8 @@ def fingerprint(program: Program) -> dict[str, Any]:
         'data': _data(program),
         'steps': [
             [line, '', place(line.strip())]
-            for line in (TAPE.sub(r'\1', x) for x in steps if x.strip())
+            for line in (TAPE.sub(r'\1', x) for x in steps)
+            if line.strip() and not line.lstrip().startswith('#')
         ],
         'tables': bindings(code=False),
         'functions': bindings(code=True),
