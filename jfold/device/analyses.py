@@ -113,11 +113,11 @@ Forms: TypeAlias = Sequence[Form]
 # in cotangents, since nobody can look into it.
 _SUMS = frozenset(
     'add add_any broadcast_in_dim concatenate convert_element_type copy cumsum '
-    'expand_dims ffi_call neg pad pallas_call pure_callback real reduce_sum reshape '
+    'ffi_call neg pad pallas_call pure_callback real reduce_sum reshape '
     'rev slice split squeeze sub transpose'.split()
 )
 # Linear in each operand, where the others are fixed.
-_PRODUCTS = frozenset('conv_general_dilated dot_general mul ragged_dot'.split())
+_PRODUCTS = frozenset('conv_general_dilated dot_general mul ragged_dot_general'.split())
 # Linear in the operands at these places together, where the others are fixed.
 _LINEAR_OPERANDS = {
     'div': (0,),
@@ -125,12 +125,9 @@ _LINEAR_OPERANDS = {
     'dynamic_update_slice': (0, 1),
     'gather': (0,),
     'scatter-add': (0, 2),
-    'scatter_add': (0, 2),
 }
 # Primitives that call a jaxpr, one among their parameters.
-_CALLS = frozenset(
-    'checkpoint closed_call core_call custom_jvp_call jit remat remat2'.split()
-)
+_CALLS = frozenset('closed_call custom_jvp_call jit remat2'.split())
 
 
 def is_linear(closed: core.ClosedJaxpr, fixed: int) -> bool:

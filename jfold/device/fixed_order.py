@@ -169,7 +169,6 @@ RULES: Rules = {
     'dot_general': product,
     'reduce_sum': reduce_sum,
     'scatter-add': scatter_add_rows,
-    'scatter_add': scatter_add_rows,
 }
 
 

@@ -318,7 +318,7 @@ def _dropping(
 #                                         checkpoint(weights, rows)
 #
 # This stores nothing more, since weights are stored for a whole step anyway.
-_CHECKPOINTS = 'checkpoint', 'remat', 'remat2'  # the primitive, by versions of JAX
+_CHECKPOINT = 'remat2'  # the name of the primitive
 
 
 def hoist_from_checkpoints(
@@ -331,7 +331,7 @@ def hoist_from_checkpoints(
       of_rows: by argument, whether it depends on rows, as parameters do not.
     """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
-    if not any(e.primitive.name in _CHECKPOINTS for e in jaxpr.eqns):
+    if not any(e.primitive.name == _CHECKPOINT for e in jaxpr.eqns):
         return closed
     rows = [v for v, varies in zip(jaxpr.invars, of_rows, strict=True) if varies]
     _, varying = jaxprs.reachable(jaxpr, rows)
@@ -339,7 +339,7 @@ def hoist_from_checkpoints(
     def rule(equation: core.JaxprEqn, operands: Arrays) -> Arrays:
         return _cut(equation, operands, _are_in(varying, equation))
 
-    return jaxprs.rewritten(closed, dict.fromkeys(_CHECKPOINTS, rule))
+    return jaxprs.rewritten(closed, {_CHECKPOINT: rule})
 
 
 def _cut(equation: core.JaxprEqn, operands: Arrays, of_rows: Sequence[bool]) -> Arrays:

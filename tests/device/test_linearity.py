@@ -20,6 +20,9 @@ LINEAR: dict[str, Callable[..., Any]] = {
     'a choice by weights': lambda w, x, y: jnp.where(w > 0, x, y),
     'nothing': lambda w, x, y: jnp.zeros(3),
     'a product with zero': lambda w, x, y: 0 * x * y,
+    'a product by groups of rows': lambda w, x, y: lax.ragged_dot(
+        jnp.stack([x, y]), w.reshape(1, 3, 1), jnp.array([2])
+    ),
     'rows of a table': lambda w, x, y: jnp.zeros(3).at[0].add(x[1]),
     'a jaxpr within': lambda w, x, y: jax.jit(lambda z: w * z)(x),
 }
