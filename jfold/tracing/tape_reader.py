@@ -241,8 +241,10 @@ class TapeReader:
             elif len(parts) == 1:
                 result.append(Table(self.firsts[parts[0][1]], (values[0],)))
             else:
-                counts = [np.diff(self.firsts[end]) for _, end, *_ in parts]
-                ahead = np.cumsum([np.zeros_like(counts[0]), *counts], 0)
+                firsts = np.array([self.firsts[end] for _, end, *_ in parts])
+                counts = firsts[:, 1:] - firsts[:, :-1]
+                ahead = np.zeros((len(parts) + 1, self.examples), np.int64)
+                counts.cumsum(0, out=ahead[1:])
                 for (_, end, *_), offsets in zip(parts, ahead, strict=False):
                     self.before[end] = offsets
                 joined = np.concatenate(values)
