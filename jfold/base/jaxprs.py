@@ -155,7 +155,7 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr that runs equal additions, transposes and the like once."""
+    """Return a jaxpr with equal `_SIZELESS` equations merged, `jit`s inlined."""
 
     def first_alone(*leaves: jax.Array) -> Arrays:
         # The operands are stored, too: while they live, nothing else has their ids.

@@ -124,7 +124,7 @@ def _without_ids(place: object) -> str:
 
 
 def _data(program: Program) -> list[Line]:
-    """Return a line for each list of constants read from examples: type and bound."""
+    """Return a line for each tape of constants: their type, `below`, and its use."""
     expression: Any = program.expression
     lines: dict[int, Line] = {}
     for t, of in enumerate(program.source.recording.constants):
@@ -204,7 +204,7 @@ def _in(place: str) -> str:
 
 
 def _plain(text: str) -> Line:
-    """Return the line for a text without shapes, such as `[3]`."""
+    """Return a line of a text, out of which shapes such as `[3]` are cut."""
     return [re.sub(r'\[[\d,]*\]', '', text), '', '']
 
 

@@ -242,9 +242,9 @@ class Search:
     # ---- values
 
     def _forward(self, o: int, rows: Array) -> NonFinite | None:
-        """Run nodes `rows` of operation `o`; report their first bad output, or `None`.
+        """Run and store nodes `rows` of operation `o`; return the first new fault.
 
-        Store the outputs, and set `outside` if an index is out of bounds.
+        If no node adds one, return `None`; `outside` keeps the first index out of bounds.
         """
         operation, inputs = self.program.operations[o], self._inputs(o, rows)
         outputs, outside = self.runners[o].forward(len(rows), inputs)

@@ -202,9 +202,9 @@ class FixedLoops(Loops):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run `step` on the one tile of operation `o` in a step of the loop.
+        """Run `step` on the tile of operation `o` in round `level`; return the state.
 
-        If the operation has no tile in a step, its tile of the step before runs again.
+        In a round where `o` has no tile, another of its tiles runs, to the same values.
         """
         first, end = self.batch.tiles(o, level.number)
         rows = self.batch.layout.widths[o][level.loop]

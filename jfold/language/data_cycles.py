@@ -26,9 +26,9 @@ def refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoRetu
 
 
 def refuse_shared_cycle(declaration: Any, first: Located, steps: str) -> NoReturn:
-    """Raise `Misfit` for object `first`, whose `Share` result depends on itself.
+    """Raise `Misfit` for object `first`, whose result in a `Share` needs itself.
 
-    `steps` is the text of the path that leads from the object back to itself.
+    `declaration` is the `Share`'s, `steps` the path from the object to itself.
     """
     kind = type(first.value).__name__
     name = callable_name(declaration.key)

@@ -117,7 +117,7 @@ class Inference:
             raise Enough
 
     def visit(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer and return a block's typed use, with inner uses, at path `where`."""
+        """Infer and return the use of a block, or a reference; errors show `where`."""
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
     def outlined(self, block: b.Block, input_: Type) -> b.Block:

@@ -30,7 +30,7 @@ class ExportedKey:
 
     @property
     def spec(self) -> ExportedKey:
-        """The key itself, in place of a spec: structures from a file never run."""
+        """This key, in the role of `SpecKey.spec`: a key in a file never runs."""
         return self
 
     @property

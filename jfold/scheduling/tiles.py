@@ -115,7 +115,8 @@ def max_left_over(widths: Widths, empty: Part) -> list[Part | int]:
 def tiles(rows: Array, widths: Widths, empty: int) -> Array:
     """Divide each number of rows [n] into tiles; return counts [n, widths] int32.
 
-    With widths 128, 32 and 4, `172 -> [1, 1, 3]`.
+    A wide tile may be empty by a part, 1 / `empty`: with widths 128, 32 and 4, 200 rows
+    take `[2, 0, 0]` if `empty` is 2, and `[1, 2, 2]` if it is 6.
     """
     counts = np.empty((len(rows), len(widths)), np.int32)
     pairs = zip(widths, max_left_over(widths, empty), strict=True)

@@ -76,10 +76,10 @@ def RecordEncoder(
 
 @dataclasses.dataclass(frozen=True)
 class _Encoder:
-    """A builder of the blocks of all parts of a description.
+    """A builder of blocks for `root`, a dataclass or a schema, part by part.
 
-    There is a declaration for each class or target of a '$ref', also while its block is
-    being made, so that a description may contain itself.
+    `declarations` has one for each class or target of a '$ref', from before its block
+    is made, so that a description may contain itself.
     """
 
     features: int
