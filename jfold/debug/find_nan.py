@@ -244,7 +244,7 @@ class Search:
     def _forward(self, o: int, rows: Array) -> NonFinite | None:
         """Run and store nodes `rows` of operation `o`; return the first new fault.
 
-        If no node adds one, return `None`; `outside` keeps the first index out of bounds.
+        If no node adds one, return `None`; keep the first index that is out of bounds.
         """
         operation, inputs = self.program.operations[o], self._inputs(o, rows)
         outputs, outside = self.runners[o].forward(len(rows), inputs)
