@@ -109,7 +109,7 @@ class Block(Memoized, Displayed):
         return wire
 
     def __getitem__(self, key: object) -> Item:
-        """Return an item of this block's result, as a source in a composition."""
+        """Return item `key` of this block's result, as a source in a composition."""
         return Item(self, key)
 
     __iter__: ClassVar[None] = None  # else Python reads `[0]`, `[1]`, ... for ever

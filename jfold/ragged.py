@@ -212,7 +212,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
 
 def pick_rows(value: object, rows: Array) -> Any:
-    """Return the rows at indices [n] of an array, a pytree, or a `Ragged`.
+    """Return the rows at indices `rows` [n] of `value`: array, pytree, or `Ragged`.
 
     Arrays become NumPy's, unless they are traced: JAX would compile indexing for each
     new shape. The rows of a `Ragged` are its sequences.
@@ -253,7 +253,7 @@ def _rows_of_key(key: object) -> Any:
 
 
 def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
-    """Apply a function to the items of `Ragged`s one by one; return a `Ragged`.
+    """Apply `fn` item by item to the `Ragged`s among `inputs`; return a `Ragged`.
 
     Inputs that are no `Ragged` go with every item; raise ValueError if one has more
     axes than an item.
@@ -309,7 +309,7 @@ def _check_alike(one: Ragged, other: object) -> None:
 
 
 def _is_known(x: object) -> bool:
-    """Return whether this process has an array's values: no tracer, no remote part."""
+    """Return whether this process has the values of `x`: no tracer, no remote part."""
     if isinstance(x, jax.core.Tracer):
         return False
     return not isinstance(x, jax.Array) or x.is_fully_addressable
@@ -331,7 +331,7 @@ def _first_rows(values: Any, rows: int) -> Any:
 
 
 def _masked(items: jax.Array, values: object, other: int) -> Any:
-    """Return values [rows, ...] with `other` in rows where `items` [rows] is false.
+    """Return `values` [rows, ...] with `other` in rows where `items` [rows] is false.
 
     Raise ValueError if an array among `values` has another number of rows.
     """

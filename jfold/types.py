@@ -409,7 +409,7 @@ def count_leaves(type_: Type) -> int:
 def _total(
     type_: Type, count: Callable[[Type], int | None], totals: dict[int, int | None]
 ) -> int | None:
-    """Return the sum of `count(leaf)` over leaf types; `None` if a count is `None`."""
+    """Return the sum of `count(leaf)` in `type_`; `None` if a count is `None`."""
     if not isinstance(type_, Product):
         return count(type_)
     # Types share parts: n nested types, each a pair of the next, have 2^n leaves. So
@@ -452,7 +452,7 @@ def _parts(type_: Product | SequenceType, value: object) -> list[Any]:
 
 
 def _repeated(type_: BroadcastType, value: Any) -> object:
-    """Return the item that `itertools.repeat(item)` repeats, or raise ValueError."""
+    """Return the item repeated by `value`, an `itertools.repeat`; else ValueError."""
     if hasattr(type(value), '__iter__') and not hasattr(type(value), '__len__'):
         for item in value:
             return item
@@ -460,7 +460,7 @@ def _repeated(type_: BroadcastType, value: Any) -> object:
 
 
 def pack(type_: Type, leaves: Iterable[Any]) -> Any:
-    """Return a value of `type_`, given a value for each of `leaf_types(type_)`."""
+    """Return a value of `type_` made of `leaves`, one per `leaf_types(type_)`."""
     remaining = iter(leaves)
     if not isinstance(type_, Product):
         return None if isinstance(type_, VoidType) else next(remaining)

@@ -67,7 +67,7 @@ def cast_varying(x: jax.Array, varying: Varying | None) -> jax.Array:
 def array_spec(
     shape: tuple[int, ...], dtype: DTypeLike, varying: Varying | None = None
 ) -> Spec:
-    """Return the `jax.ShapeDtypeStruct` of an array, with its mesh axes if given."""
+    """Return the `jax.ShapeDtypeStruct` of an array that varies over axes `varying`."""
     if varying is None:
         return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
     return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]
@@ -81,10 +81,10 @@ def spec_of(x: jax.Array | np.ndarray[Any, Any] | Spec) -> Spec:
 
 
 def strong(x: Any) -> Any:
-    """Return an array or spec [*shape] with a weak type replaced by a strong one.
+    """Return array or spec `x` [*shape], made strongly typed if weakly typed.
 
-    An optimizer's step turns weakly typed parameters into strong ones, so that a jitted
-    step would be compiled again.
+    An optimizer's update turns weakly typed parameters into strong ones, so that a
+    jitted function of them would be compiled again.
     """
     if not getattr(x, 'weak_type', False):
         return x

@@ -129,7 +129,7 @@ def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> N
 
 
 def check_int(name: str, value: Any) -> int:
-    """Return `value` as a Python int, or raise TypeError if `is_int` refuses it."""
+    """Return `value` as an int; raise TypeError on `name` unless `is_int(value)`."""
     expect(name, value, is_int(value), 'int')
     return int(value)
 
@@ -155,7 +155,7 @@ def result_rows(size: object, examples: int) -> int:
 
 
 def check_spare_rows(name: str, rows: int, examples: int) -> None:
-    """Raise ValueError if argument `name` asks for over `MAX_SPARE_ROWS` spare rows."""
+    """Raise ValueError about `name` if `rows - examples` exceeds `MAX_SPARE_ROWS`."""
     if rows - examples > MAX_SPARE_ROWS:
         raise ValueError(
             f'expected `{name}` of at most {examples + MAX_SPARE_ROWS:,} for '
@@ -239,7 +239,7 @@ def naming_layer(layer: str) -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type of an exception and the first line of its message."""
+    """Return the type of `error` and the first line of its message."""
     try:
         text = str(error).partition('\n')[0]
     except Exception:  # a `KeyError` prints the `repr` of its key, which may fail

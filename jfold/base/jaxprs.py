@@ -40,10 +40,10 @@ def open_jaxpr(jaxpr: Any) -> tuple[core.Jaxpr, Sequence[jax.Array]]:
 def evaluate(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], rules: Rules | None = None
 ) -> Arrays:
-    """Run a jaxpr equation by equation, and return the values of its outputs.
+    """Run jaxpr `closed` on `arguments`, equation by equation; return its outputs.
 
     Equations inside nested `jit`s run one by one too. An equation of control flow runs
-    as a whole, and no rules apply inside it.
+    as a whole, and no `rules` apply inside it.
     """
     jaxpr, _ = open_jaxpr(closed)
     return run(jaxpr.eqns, environment(closed, arguments), jaxpr.outvars, rules)
@@ -52,7 +52,7 @@ def evaluate(
 def environment(
     closed: core.ClosedJaxpr, arguments: Iterable[jax.Array], strict: bool = True
 ) -> dict[core.Var, jax.Array]:
-    """Return the environment of a jaxpr: values of its constants and arguments.
+    """Return the environment of `closed`: the values of its constants, and `arguments`.
 
     If `strict` is true, raise ValueError unless there is one argument per variable; if
     it is false, leave out variables without an argument.
@@ -68,9 +68,10 @@ def run(
     outputs: Iterable[Atom],
     rules: Rules | None = None,
 ) -> Arrays:
-    """Run equations in order and return the values of `outputs`, arrays [*shape].
+    """Run `equations` in order and return the values of `outputs`, arrays [*shape].
 
-    Equations are skipped if `env`, which is not changed, has their results.
+    An equation is run by the one of `rules` for its primitive, if there is one, and
+    skipped if `env`, which is not changed, has its results.
     """
     env = dict(env)
 
@@ -98,7 +99,7 @@ def apply(equation: core.JaxprEqn, operands: Sequence[jax.Array]) -> jax.Array:
 
 
 def bind(equation: core.JaxprEqn, values: Sequence[jax.Array]) -> Arrays:
-    """Return the list of all results of an equation, run on new operands."""
+    """Return the list of all results of `equation`, run on `values` as operands."""
     primitive: Any = equation.primitive
     params = primitive.get_bind_params(equation.params)
     return _listed(equation, primitive.bind(*values, **params))
@@ -114,7 +115,7 @@ def trace(fn: Callable[..., Arrays], specs: Specs) -> core.ClosedJaxpr:
 
 
 def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr with its nested `jit`s inlined.
+    """Return jaxpr `closed` with its nested `jit`s inlined.
 
     As one equation, each result of a `jit` would depend on all of its operands.
     """
@@ -124,7 +125,7 @@ def inlined(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def rewritten(closed: core.ClosedJaxpr, rules: Rules | None = None) -> core.ClosedJaxpr:
-    """Return a jaxpr with `jit`s inlined and equations replaced by `rules`."""
+    """Return jaxpr `closed` with `jit`s inlined and equations replaced by `rules`."""
     specs = map(spec, open_jaxpr(closed)[0].invars)
     return jax.make_jaxpr(lambda *leaves: evaluate(closed, leaves, rules))(*specs)
 
@@ -155,7 +156,7 @@ _SIZELESS = frozenset('add add_any concatenate mul neg sub transpose'.split())
 
 
 def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr with equal `_SIZELESS` equations merged, `jit`s inlined."""
+    """Return `closed` with `jit`s inlined and equal `_SIZELESS` equations merged."""
 
     def first_alone(*leaves: jax.Array) -> Arrays:
         # The operands are stored, too: while they live, nothing else has their ids.
@@ -178,7 +179,7 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
 
 def depends(closed: core.ClosedJaxpr, pulled: bool = False) -> list[set[int]]:
-    """Return, for each output, the indices of the arguments that it depends on.
+    """Return, for each output of `closed`, the indices of arguments it depends on.
 
     Nested `jit`s are looked into; any other equation depends on all its operands. If
     `pulled`, the result of a `stop_gradient` counts as depending on nothing.
@@ -203,7 +204,7 @@ def depends(closed: core.ClosedJaxpr, pulled: bool = False) -> list[set[int]]:
 
 
 def passed(closed: core.ClosedJaxpr) -> list[int | None]:
-    """Return, for each output, the index of the argument that it equals, or `None`.
+    """Return, for each output of `closed`, the index of an equal argument, or `None`.
 
     An output is `None` if it is computed or constant. Nested `jit`s are looked into.
     """
@@ -224,7 +225,7 @@ def passed(closed: core.ClosedJaxpr) -> list[int | None]:
 
 
 def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
-    """Return the value [*shape] of output number `output` if it is constant, or `None`.
+    """Return output number `output` [*shape] of `closed` if it is constant, or `None`.
 
     An output is not constant if it depends on an argument, or on a tracer of an
     enclosing transformation.
@@ -242,12 +243,12 @@ def constant(closed: core.ClosedJaxpr, output: int) -> jax.Array | None:
 
 
 def products(closed: core.ClosedJaxpr) -> list[core.JaxprEqn]:
-    """Return the `dot_general` equations of a jaxpr, without those of nested jaxprs."""
+    """Return the `dot_general` equations of `closed`, but none of nested jaxprs."""
     return [e for e in open_jaxpr(closed)[0].eqns if e.primitive.name == 'dot_general']
 
 
 def is_straight(closed: core.ClosedJaxpr) -> bool:
-    """Return whether a jaxpr has no control flow, `custom_vjp` rules or effects.
+    """Return whether `closed` has no control flow, `custom_vjp` rules or effects.
 
     Checkpoints count as control flow, nested `jit`s do not.
     """
@@ -275,10 +276,9 @@ def _is_jaxpr(value: object) -> bool:
 def reachable(
     jaxpr: core.Jaxpr, sources: Iterable[core.Var]
 ) -> tuple[set[core.JaxprEqn], set[core.Var]]:
-    """Follow variables `sources` forwards; return the equations and variables reached.
+    """Return the equations and variables of `jaxpr` that depend on variables `sources`.
 
-    The equations depend on a source or have one as their result, the variables are
-    their results and `sources`.
+    Equations with a result in `sources` are included, and so are `sources`.
     """
     reached, equations = set(sources), set()
     for equation in jaxpr.eqns:
@@ -296,7 +296,7 @@ MOVES = frozenset(
 
 
 def spec(atom: Atom) -> Spec:
-    """Return the shape and dtype of a variable or a literal."""
+    """Return the shape and dtype of `atom`, a variable or a literal."""
     return cast(Spec, atom.aval)
 
 

@@ -40,7 +40,7 @@ def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
 
 
 def as_key(numbers: jax.Array) -> jax.Array:
-    """Return an array [...] of JAX keys from their uint32 data [..., 2]."""
+    """Return an array [...] of JAX keys from `numbers`, their uint32 data [..., 2]."""
     key: jax.Array = jax.random.wrap_key_data(numbers, impl=_IMPLEMENTATION)
     return key
 

@@ -15,7 +15,7 @@ from typing import Any
 
 @functools.cache
 def late(module: str, name: str) -> Any:
-    """Return a function or class of a module of jfold, imported at its first use."""
+    """Return function or class `name` of jfold's `module`, imported at first use."""
     return getattr(importlib.import_module(f'jfold.{module}'), name)
 
 

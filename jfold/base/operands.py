@@ -48,7 +48,7 @@ def _method(fn: Operator) -> Operator:
 def _refused(
     what: str, hint: str = 'choose by OneOf, or by jnp.where in a Function'
 ) -> Operator:
-    """Return a method that raises TypeError: a wire cannot tell `what`."""
+    """Return a method that raises TypeError: wires cannot tell `what`; do `hint`."""
 
     @api_boundary
     def refused(self: Operand, *_: object) -> NoReturn:
@@ -242,7 +242,7 @@ class Item:
 
 
 def leaves(source: object) -> Iterator[Any]:
-    """Iterate over the wires and blocks in a nested tuple, leaving out `None`."""
+    """Iterate over wires and blocks in `source`, a nested tuple, without `None`."""
     waiting = [source]
     while waiting:
         item = waiting.pop()

@@ -48,7 +48,7 @@ def short_text(block: Printed, limit: int = 60) -> str:
 
 
 def enclosed(begin: str, parts: Iterable[tuple[str, T]], end: str) -> Iterator[T | str]:
-    """Iterate over the pieces of `{x: a, y: b}`; `parts` has pairs `('x: ', a)`."""
+    """Iterate over `begin`, pairs ('x: ', a) of `parts` with commas, and `end`."""
     yield begin
     for number, (label, part) in enumerate(parts):
         yield f'{", " if number else ""}{label}'
@@ -69,7 +69,7 @@ def in_call(name: str, *parts: object, **options: object) -> Iterator[str | Prin
 
 
 def in_braces(pairs: Iterable[tuple[Any, Printed]]) -> Iterator[str | Printed]:
-    """Iterate over the pieces of `{key: block, ...}`."""
+    """Iterate over the pieces of `{key: value, ...}`; `pairs` are (key, value)."""
     return enclosed('{', ((f'{key!r}: ', value) for key, value in pairs), '}')
 
 

@@ -67,7 +67,7 @@ class Form:
         return int(key) % count if -count <= key < count else None
 
     def choices(self, count: int) -> str:
-        """Return text such as 'a place from -2 to 1'; '' if `count` is 0."""
+        """Return which indices `count` items have, as 'a place from -2 to 1', or ''."""
         return f'a place from {-count} to {count - 1}' if count else ''
 
     def around(self, shown: Iterable[T]) -> Iterator[T | str]:
@@ -145,7 +145,7 @@ TUPLE = Form()
 
 
 def plain_containers(tree: object) -> Any:
-    """Return a pytree with dicts in place of all containers but lists and tuples.
+    """Return `tree` with dicts in place of all containers but lists and tuples.
 
     The keys of a new dict are the keys, indices or attribute names of the children. A
     box, a node whose one attribute is `value`, is replaced by the content of `value`. A

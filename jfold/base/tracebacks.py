@@ -137,7 +137,7 @@ def is_of_user(frame: types.FrameType) -> bool:
 
 
 def line_text(code: types.CodeType, line: int) -> str:
-    """Return ', in line 3 of f.py, `...`', with the text of the line if it is known."""
+    """Return ', in line 3 of f.py, `<its text>`' for a `line` of `code`."""
     text = linecache.getline(code.co_filename, line).strip()
     shown = f', `{elide(text, 80)}`' if text else ''
     return f', in line {line} of {Path(code.co_filename).name}{shown}'

@@ -17,7 +17,7 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 
 def run(steps: Steps[T]) -> T:
-    """Run a recursive function, written as a generator; return its result."""
+    """Run `steps`, the generator of a recursive function; return its result."""
     calls: list[Steps[Any]] = [steps]
     value: Any = None
     error: BaseException | None = None

@@ -125,7 +125,7 @@ class Scope:
         self.add(None, None)
 
     def add(self, block: Block | None, source: Source) -> Wire:
-        """Add and return a wire; raise ValueError if the scope is closed."""
+        """Return a new wire of `block` on `source`; raise ValueError if closed."""
         if self.closed:
             raise ValueError(
                 f'{block!r}: expected a composition that is still being wired, got one '
@@ -137,7 +137,7 @@ class Scope:
         return self.wires[-1]
 
     def link(self, block: Block, source: Source) -> Wire:
-        """Return a new wire of a block; raise ValueError if the block has one."""
+        """Wire `block` to `source` and return its wire; ValueError if it has one."""
         if block in self.of_block:
             raise ValueError(
                 f'{block!r}: expected a block that is not wired yet, got one that is; '
@@ -147,7 +147,7 @@ class Scope:
         return self.of_block[block]
 
     def check(self, source: Source) -> None:
-        """Raise TypeError unless a wire, block or item can be read in this scope.
+        """Raise TypeError unless this scope can read `source`: a wire, block or item.
 
         Raise ValueError for the output of the composition, which no block can read.
         """
@@ -222,7 +222,7 @@ def _wiring(scope: Scope) -> Wiring:
 
 
 def topological_order(sources: dict[Wire, Source]) -> list[Wire]:
-    """Return wires in topological order, or raise ValueError if there is a cycle."""
+    """Return the wires `sources` in topological order; raise ValueError for a cycle."""
     # False marks a wire on the current path: to read it closes a cycle.
     done: dict[Wire, bool] = {}
     order: list[Wire] = []
@@ -405,7 +405,7 @@ def compose(fn: Callable[..., Source]) -> Composition:
 def _composed(
     fn: Callable[..., Source], parameters: tuple[str, ...], name: str
 ) -> Composition:
-    """Call `fn` on a wire for each parameter; return the wiring as a block."""
+    """Call `fn` on a wire per item of `parameters`; return the wiring as a block."""
     composition, count = Composition(name=name), len(parameters)
     check_type_queries(fn, parameters)
     with composition.scope():
@@ -427,7 +427,7 @@ def _name_of(fn: Callable[..., Source]) -> str:
 
 
 def _inputs_of(fn: Callable[..., Source]) -> tuple[str, ...]:
-    """Return the names of parameters without default; raise TypeError for `*args`."""
+    """Return the parameters of `fn` without default; raise TypeError for `*args`."""
     parameters = inspect.signature(fn).parameters.values()
     if any(x.kind is x.VAR_POSITIONAL for x in parameters):
         raise TypeError(f'{fn!r}: expected a fixed number of parameters, got `*`')

@@ -27,7 +27,7 @@ Transform: TypeAlias = Callable[[Any], Any] | Mapping[Any, Any]
 
 @block
 class Tensor(Block):
-    """A Python value as a tensor of exactly this shape and dtype; strict.
+    """A Python value as a tensor of exactly this `shape` and `dtype`; strict.
 
     A wrong shape, `None`, a string, or a value that the dtype cannot hold (3.7 as
     int32, 300 as int8) raises an `InputError`, which names the example and the path to
@@ -76,7 +76,7 @@ def Scalar(dtype: DTypeLike = 'float32', *, below: int | None = None) -> Tensor:
 def Vector(
     size: int, dtype: DTypeLike = 'float32', *, below: int | None = None
 ) -> Tensor:
-    """A list or array of numbers as a tensor [size]; errors as in `Tensor`."""
+    """A list or array of numbers as a tensor [size]; `below`, errors as in `Tensor`."""
     return Tensor((size,), dtype, below)
 
 

@@ -279,7 +279,7 @@ class Value(Operand):
 
     @api_boundary
     def _method(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Call an array method on this value; return the result as a `Value`.
+        """Call array method `name` on this value; return the result as a `Value`.
 
         Arguments are plain Python values; raise TypeError if one is a `Value`.
         """
@@ -314,7 +314,7 @@ class Value(Operand):
 
 
 def _as_key(x: Any) -> Any:
-    """Return an argument as part of a cache key: lists as tuples, NaN as `math.nan`.
+    """Return argument `x` as part of a cache key: lists as tuples, NaN as `math.nan`.
 
     Raise TypeError for a `Value`.
     """
@@ -327,7 +327,7 @@ def _as_key(x: Any) -> Any:
 
 @functools.cache
 def function_of(fn: Callable[..., Any]) -> Function:
-    """Return an operator on values as a block, the same block at every call."""
+    """Return `fn`, an operator on values, as a block, the same block at every call."""
     operator = Function(fn)
     OPERATORS.add(operator)
     return operator

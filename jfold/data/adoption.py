@@ -36,7 +36,7 @@ Move: TypeAlias = tuple[Array, Array, Array]
 
 
 def structure_differences(program: Program, other: Operations) -> tuple[str, ...]:
-    """Return how the fingerprints of two programs differ, as texts; () if not."""
+    """Return how fingerprints of `program` and `other` differ, as texts, or ()."""
     # A weak reference as key of the memo, which so does not keep `other` alive.
     return () if other is program else _differing(program, weakref.ref(other))
 
@@ -83,14 +83,14 @@ def fit_graph(program: Program, graph: Graph, numbers: Numbers) -> Graph:
 
 
 def _renumbered(graph: Graph, old: Numbers, new: Numbers) -> Graph:
-    """Return a graph, whose constants are the new program's, with its value numbers.
+    """Return `graph` with value numbers of program `new` in place of those of `old`.
 
-    Raises ValueError, see `fit_graph`.
+    Its constants are those of `new` already. Raises ValueError, see `fit_graph`.
     """
     moves = _moves(graph, old, new)
 
     def renumbered(table: Table, types: Sequence[int], now: Sequence[int]) -> Table:
-        """Return a table whose last columns have the new program's value numbers."""
+        """Return `table`; renumber its last columns from old `types` to `now`."""
         example = np.repeat(np.arange(graph.examples), table.counts)
         leading = len(table.columns) - len(types)
         columns = (
@@ -126,7 +126,7 @@ def _new_numbers(values: Array, example: Array, moves: Sequence[Move]) -> Array:
 
 
 def _moves(graph: Graph, old: Numbers, new: Numbers) -> Mapping[Any, Sequence[Move]]:
-    """Return how parts move from one program to the other, by old and new type.
+    """Return how parts of `graph` move from `old` to `new`, by old and new type.
 
     Values keep their order within a part; only its first number changes.
     """

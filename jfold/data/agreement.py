@@ -47,7 +47,7 @@ class Channel:
         self._prefix = f'jfold/{group}/{next(_NUMBERS[self.processes])}'
 
     def need(self, need: Capacity) -> Capacity:
-        """Return the least capacity that holds those that all processes passed."""
+        """Return the least capacity that holds the `need` that each process passed."""
         result = need  # with its shards, which no message holds
         for message in self._gather({'need': capacity_as_json(need)}):
             result |= replace(capacity_of_json(message['need']), shards=need.shards)
@@ -59,7 +59,7 @@ class Channel:
         return max(int(message['number']) for message in messages)
 
     def fail(self, error: Exception) -> None:
-        """Tell the other processes that this one failed, and why; do not wait."""
+        """Tell the other processes that this one failed by `error`; do not wait."""
         self._send({'failure': describe_error(error)})
         self.rounds += 1  # as in the processes that read the message
 
@@ -129,7 +129,7 @@ def capacity_as_json(capacity: Capacity) -> Message:
 
 
 def capacity_of_json(numbers: Mapping[str, Any]) -> Capacity:
-    """Return the capacity, without shards, whose fields were read from JSON."""
+    """Return the capacity, without shards, of the fields `numbers` read from JSON."""
     return Capacity(**{name: _tuples(x) for name, x in numbers.items()})
 
 

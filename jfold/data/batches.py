@@ -108,9 +108,9 @@ def _chunks(settings: Settings, start: Progress) -> Iterator[_Chunk]:
 
 
 def _read_chunks(settings: Settings, position: int) -> Iterator[_Chunk]:
-    """Yield the examples of a stream, batch by batch, from a position on.
+    """Yield the chunk of each batch of stream `settings.source` from `position` on.
 
-    Raises ValueError if the stream ends before the position.
+    Raises ValueError if the stream ends before `position`.
     """
     total, shards = settings.batch_size, settings.shards
     iterator = iter(settings.source)
@@ -137,7 +137,7 @@ def _read_chunks(settings: Settings, position: int) -> Iterator[_Chunk]:
 
 
 def _capacity(corpus: Corpus, settings: Settings, batches: Iterable[Array]) -> Capacity:
-    """Return the least capacity that holds each batch, given by places in `corpus`."""
+    """Return the least capacity for each of `batches`, places [n] in `corpus`."""
     if (shards := settings.shards) is None:
         return corpus.capacities_of(batches, settings.batch_size)
     rows = settings.batch_size // shards.count

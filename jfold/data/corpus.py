@@ -366,7 +366,7 @@ def _int_array(indices: Indices) -> Array:
 def write(
     path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
 ) -> None:
-    """Write a corpus, with its program's fingerprint `expression`, to a file."""
+    """Write a corpus, with its program's fingerprint `expression`, to file `path`."""
     check_path(path)
     skipped = list(map(list, corpus.skipped))
     metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
@@ -397,7 +397,7 @@ def adopt_corpus(scheduler: Scheduler, corpus: Corpus | Traced) -> Corpus:
 
 
 def _refuse(where: str, unlike: Sequence[str]) -> None:
-    """Raise ValueError if `unlike`, the differences of two expressions, has any."""
+    """Raise ValueError, which begins with `where`, if `unlike` has differences."""
     if unlike:
         raise ValueError(
             f'{where}expected a corpus of the expression of this model, got one of '
@@ -469,7 +469,7 @@ def join(model: Scheduling, parts: Iterable[Corpus | Traced]) -> Corpus:
 
 
 def _joined(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
-    """Join corpora to one, with `source` as if all had been traced at once."""
+    """Join `parts` to a corpus of `scheduler`, with `source` as if traced at once."""
     counts = (len(part) + len(part.skipped) for part in parts)
     first = list(itertools.accumulate(counts, initial=0))
     return Corpus(

@@ -23,7 +23,7 @@ OUTPUTS = 'outputs'  # the table of results with one row per example
 
 
 def arrays_of(program: Program, graph: Graph, demanded: Demands) -> dict[str, Array]:
-    """Return, by name, the arrays of a graph, without labels, and of its demands."""
+    """Return, by name, the arrays of `graph`, without labels, and of `demanded`."""
     arrays = {}
     for name, table in zip(
         _names(program, len(program.types)), graph.tables, strict=True
@@ -68,7 +68,7 @@ def graph_of_arrays(
 
 
 def _names(program: Program, types: int) -> list[str]:
-    """Return the names of tables in a file: of constants, operations, results."""
+    """Return tables' names in a file: constants (`types`), operations, results."""
     names = [f'constants/{t}' for t in range(types)]
     names += [f'operations/{o}' for o in range(len(program.operations))]
     numbers = {r: n for n, r in enumerate(program.observed)}

@@ -109,7 +109,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
 
 
 def digest_of(expression: dict[str, Any]) -> str:
-    """Return the SHA-256, in hex, of a fingerprint, paths of blocks left out."""
+    """Return the SHA-256, in hex, of fingerprint `expression` without block paths."""
     sections = {
         name: [line[:2] for line in x] if isinstance(x, list) else x
         for name, x in expression.items()
@@ -124,7 +124,7 @@ def _without_ids(place: object) -> str:
 
 
 def _data(program: Program) -> list[Line]:
-    """Return a line for each tape of constants: their type, `below`, and its use."""
+    """Return a line per tape of constants: type, `below`, and block that reads it."""
     expression: Any = program.expression
     lines: dict[int, Line] = {}
     for t, of in enumerate(program.source.recording.constants):
@@ -161,7 +161,7 @@ def numbers_of(program: Program) -> dict[str, Any]:
 
 
 def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    """Return the differences between fingerprints as text, at most `SHOWN` of them."""
+    """Return up to `SHOWN` differences of fingerprints `saved` and `current`."""
     if saved.get('format') != current['format']:
         return [f'graphs of format {saved.get("format")}, not {current["format"]}']
     same_python = saved.get('python') == current['python']
@@ -179,7 +179,7 @@ def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[st
 
 
 def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
-    """Yield a text for each difference between the lines of two sections."""
+    """Yield a text for each difference between sections `saved` and `current`."""
     old, new = ([text for text, *_ in lines] for lines in (saved, current))
     if old == new:
         for (text, before, _), (_, now, place) in zip(saved, current, strict=True):
@@ -204,7 +204,7 @@ def _in(place: str) -> str:
 
 
 def _plain(text: str) -> Line:
-    """Return a line of a text, out of which shapes such as `[3]` are cut."""
+    """Return a line of `text` without the shapes in it, such as `[3]`."""
     return [re.sub(r'\[[\d,]*\]', '', text), '', '']
 
 
@@ -269,7 +269,7 @@ def summary_of(value: object) -> Said:
 
 
 def _is_data(value: object) -> bool:
-    """Return whether an attribute is an array, an atom or a flat container of atoms."""
+    """Return whether `value` is an array, an atom or a flat container of atoms."""
     if isinstance(value, dict):
         return ATOMS.issuperset(map(type, itertools.chain(*value.items())))
     if isinstance(value, list | tuple | set | frozenset):
@@ -347,7 +347,7 @@ for classes, summary in _SUMMARIES.items():
 
 
 def _globals(fn: FunctionType) -> Iterator[object]:
-    """Yield each global that a function uses; of an installed function, its name."""
+    """Yield each global that `fn` uses; of an installed function, its name."""
     for name in sorted(set(_global_names(fn.__code__))):
         value = fn.__globals__.get(name)
         is_far = (

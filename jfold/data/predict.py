@@ -101,7 +101,7 @@ def predictions(
     sharding: Sharding | None,
     progress: bool,
 ) -> Any:
-    """Return the results of all examples, in their order; see `predict`."""
+    """Return the results of `source`, see `predict`; `run_batch` runs a schedule."""
     if sharding is not None and not make_shards(sharding).sharding.is_fully_addressable:
         raise ValueError(
             'expected `sharding` over devices of this process, got one over those of '
@@ -128,7 +128,7 @@ def predictions(
 
 
 def _real_rows(batch: Batch, results: Any, program: Program) -> object:
-    """Return a batch's results without spare rows, ordered by place in the source."""
+    """Return `results` without spare rows, ordered by place in the source."""
     real = np.flatnonzero(batch.mask)
     rows = real[np.argsort(batch.indices[real], kind='stable')]
 

@@ -21,6 +21,7 @@ def progress_bar(
     """Show a progress bar after `BAR_DELAY` seconds; yield a function to advance it.
 
     Args:
+      what: the text in front of the bar.
       total: the number of examples; `None` if it is not known.
       progress: whether to show the bar, on a terminal or in a notebook.
     """
@@ -35,7 +36,7 @@ def progress_bar(
 
 
 def start_line(what: str) -> Callable[[], object]:
-    """Show a line of seconds after `BAR_DELAY`; return a function that removes it."""
+    """Show `what` and seconds after `BAR_DELAY`; return a function to remove them."""
     done, begin = threading.Event(), time.monotonic()
 
     def show() -> None:

@@ -122,8 +122,9 @@ def check_source(
 ) -> tuple[Any, int | None, Channel | None]:
     """Return the fields `source`, `examples` and `channel` of `Settings`.
 
-    Raises TypeError if `model` is no model, or `source` may itself be an example;
-    ValueError if it is a corpus of another expression.
+    A stream has a channel if other processes hold some of `shards`. Raises TypeError if
+    `model` is no model, or `source` may itself be an example; ValueError if it is a
+    corpus of another expression.
     """
     if not callable(getattr(model, 'schedule', None)):
         got = type(model).__name__
@@ -164,7 +165,7 @@ class BatchSampler:
 
 
 def make_sampler(settings: Settings, epoch: int) -> BatchSampler:
-    """Return the sampler of an epoch."""
+    """Return the sampler of the epoch with the number `epoch`."""
     order = np.arange(settings.examples or 0, dtype=np.int64)
     if key := settings.key:
         # NumPy promises never to change random bits, unlike permutations.
@@ -240,7 +241,7 @@ def key_words(shuffle: Shuffle) -> tuple[int, ...]:
 
 
 def _check_together(settings: Settings) -> None:
-    """Raise ValueError if arguments do not go with the source, or with one another."""
+    """Raise ValueError if `settings` do not go with the source or one another."""
     examples, limit, corpus = settings.examples, settings.max_nodes, settings.corpus
     is_stream = examples is None
     if is_stream and settings.key:
@@ -302,7 +303,7 @@ class Progress:
 
 
 def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
-    """Return the arguments and progress of a run, in arrays of fixed shapes by name.
+    """Return `settings` and the progress `cursor`, in arrays of fixed shapes by name.
 
     All are int64 scalars, -1 for `None`, except `key` [1 + KEY_WORDS] uint32: how many
     words the key has, the words, and zeros.
@@ -319,7 +320,7 @@ def state_of(settings: Settings, cursor: Progress) -> dict[str, Array]:
 def progress_of(settings: Settings, state: object) -> Progress:
     """Return the progress in a `state` that `state_of` returned.
 
-    Raises TypeError if it is no dict, and ValueError if it is none of such a run.
+    Raises TypeError if it is no dict, and ValueError unless it is of equal `settings`.
     """
     if not isinstance(state, Mapping):
         raise TypeError(

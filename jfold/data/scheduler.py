@@ -74,7 +74,7 @@ class Scheduler:
         return digest_of(fingerprint(self.program))
 
     def channel(self, shards: Shards) -> Channel:
-        """Return the channel of all processes with devices of a mesh, opened if new."""
+        """Return the channel of processes with devices of `shards`, opened if new."""
         processes = shards.processes
         if processes not in self.channels:
             self.channels[processes] = Channel('schedules', processes)
@@ -119,7 +119,7 @@ class Scheduler:
         begin: float | None = None,
         channel: Channel | None = None,
     ) -> Schedule:
-        """Return the schedule of selected examples, which `deal` assigns to shards.
+        """Return the schedule of `selection`, whose examples `deal` assigns to shards.
 
         Args:
           begin: when the work began; `None` for now.

@@ -226,7 +226,7 @@ class Search:
         return read
 
     def first(self, loss: Callable[[Any], Any]) -> NonFinite | None:
-        """Return the first fault in values, else in gradients; `None` without one."""
+        """Return the first fault in values, else in gradients of `loss`, or `None`."""
         for t, table in enumerate(self.graph.constants):
             constants, read = table.columns[0], self.read[self._of_part(t)]
             if (row := first_bad([constants], where=read)) is not None:
@@ -244,7 +244,7 @@ class Search:
     def _forward(self, o: int, rows: Array) -> NonFinite | None:
         """Run and store nodes `rows` of operation `o`; return the first new fault.
 
-        If no node adds one, return `None`; keep the first index that is out of bounds.
+        Return `None` if none is new; keep the first index out of bounds as `outside`.
         """
         operation, inputs = self.program.operations[o], self._inputs(o, rows)
         outputs, outside = self.runners[o].forward(len(rows), inputs)
@@ -382,7 +382,7 @@ class Search:
         return replace(report, layer=layer, inputs=inputs)
 
     def _located(self, kind: str, number: int, row: int, message: str) -> NonFinite:
-        """Return a report that names the example, path and block of a faulty row.
+        """Return a report: `message`, with the example, path and block of a faulty row.
 
         It is row `row` of table `number` of a `kind`, CONSTANTS or NODES.
         """

@@ -59,7 +59,7 @@ class RowFinder(Paths):
     """An evaluator that raises `Misfit` where it makes row `row` of `table`.
 
     A table is the number of an operation; or, for constants of the example, the number
-    of their type, their bound, and the use that makes them, `None` for all other uses.
+    of their type, `below`, and the use that makes them, `None` for all other uses.
 
     Attributes:
       counts: the number of rows so far, by table.
@@ -83,13 +83,13 @@ class RowFinder(Paths):
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Count a constant that is made of an object; return its path."""
+        """Count a constant of `type_` and `below` made of `x`; return its path."""
         t = self.expression.tables.type_number(type_)
         own = (below, node) in self.expression.sites[t]
         return self._add((t, below, node if own else None), node, x.path)
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Count a node, if any output of the layer is computed; return paths."""
+        """Count `node` on `x`, if any output is computed; return output paths."""
         assert node.layer is not None and node.origins is not None
         keys = [PathOnly(None) for _ in node.layer.rngs]
         operands = [*keys, *tensor_leaves(node.arranged(x))]
@@ -106,7 +106,7 @@ class RowFinder(Paths):
         return in_tuples(node.output, iter(outputs))
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
-        """Count a node that reduces 2 to 8 items; return its path."""
+        """Count a node by which `combine` reduces 2 to 8 `items`; return its path."""
         size = next(size for size in GROUPS if size >= len(items))
         o = self.expression.tables.grouping(combine, item, size)
         made = self._node(o, combine, [*tensor_leaves(tuple(items))])

@@ -76,9 +76,9 @@ class Runner:
         self._reverse = jax.jit(reverse, static_argnums=0)
 
     def forward(self, count: int, inputs: Arrays) -> tuple[Arrays, dict[int, str]]:
-        """Return the outputs of `count` rows, and JAX's text of each index outside.
+        """Return the outputs of `count` rows of `inputs`, and texts on indices, by row.
 
-        The texts are by row: its first index that is out of bounds.
+        A text is JAX's error about the first index of the row that is out of bounds.
         """
         rows = (padded(x, ROWS, 'edge') for x in inputs)
         error, outputs = self._forward(self.params, *rows)
@@ -149,9 +149,9 @@ def bad_kind(*arrays: Array) -> str | None:
 def first_bad(
     arrays: Sequence[Array], inputs: Sequence[Array] = (), where: Array | bool = True
 ) -> int | None:
-    """Return the index of the first row that gains a NaN or infinity, or `None`.
+    """Return the first row index with a new NaN or infinity in `arrays`, or `None`.
 
-    A NaN counts if no input of the row has a NaN; an infinity if all inputs are finite.
+    A NaN is new if no input of the row has one; an infinity if all inputs are finite.
     Rows where the mask `where` [rows] is false are left out.
     """
     rows = len(arrays[0])
@@ -161,7 +161,7 @@ def first_bad(
 
 
 def _badness(arrays: Sequence[Array], rows: int) -> Array:
-    """Return 2 for each row with a NaN, 1 with an infinity, else 0 [rows]."""
+    """Return 2 where rows of `arrays` have a NaN, 1 an infinity, else 0 [rows]."""
     result = np.zeros(rows, int)
     for x in arrays:
         if is_inexact(x):

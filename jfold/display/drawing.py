@@ -47,13 +47,13 @@ _PAGES: dict[type, Callable[[Any], str]] = {
 
 
 def page_of(thing: object) -> str:
-    """Return the HTML of an object; raise any error on the way."""
+    """Return the HTML of `thing`; raise any error on the way."""
     (make,) = (make for cls, make in _PAGES.items() if isinstance(thing, cls))
     return make(thing)
 
 
 def html_of(thing: object) -> str | None:
-    """Return the HTML of an object; `None` on an error, so that text is shown."""
+    """Return the HTML of `thing`; `None` on an error, so that text is shown."""
     try:
         return page_of(thing)
     except Exception:
@@ -75,7 +75,7 @@ class Drawing:
 
     @api_boundary
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the picture to a file; raise ValueError unless it ends in `.svg`."""
+        """Write the picture to `path`; raise ValueError unless it ends in `.svg`."""
         if Path(path).suffix != '.svg':
             hint = f"write `save('{Path(path).stem}.svg')`"
             raise ValueError(f'expected `path` that ends in .svg, got {path}: {hint}')

@@ -89,7 +89,7 @@ def _title(step: str, value: Any, marked: bool = False) -> m.Markup:
 
 
 def _inside(value: Any) -> Iterator[Child]:
-    """Yield pairs of a path step, such as '[0]' or '.name', and the child there."""
+    """Yield (path step, such as '[0]' or '.name', child) per child of `value`."""
     if isinstance(value, Mapping):
         yield from ((f'[{short(key)}]', value[key]) for key in value)
     elif isinstance(value, tuple) and hasattr(value, '_fields'):

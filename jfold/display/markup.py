@@ -109,12 +109,12 @@ def escaped(text: object) -> Markup:
 
 
 def joined(parts: Iterable[object], between: str = '') -> Markup:
-    """Return texts and markup as one markup, with a text between them."""
+    """Return `parts`, texts and markup, as one markup with text `between` them."""
     return Markup(escaped(between).join(map(escaped, parts)))
 
 
 def element(tag: str, *parts: object, **attributes: object) -> Markup:
-    """Return an element around parts; an attribute that is `None` is left out.
+    """Return element `tag` around `parts`; an attribute that is `None` is left out.
 
     >>> element('b', 'a < b', class_='jf-title')
     '<b class="jf-title">a &lt; b</b>'
@@ -135,7 +135,7 @@ def line(kind: str, *parts: object) -> Markup:
 
 
 def more(count: int, what: str) -> Markup:
-    """Return a line that says how many things are left out; '' for none."""
+    """Return a line that says `count` more `what` are left out; '' for none."""
     return line('muted', f'… {count:,} more {what}' if count > 0 else '')
 
 
@@ -146,7 +146,7 @@ def table(
     left_out: int = 0,
     what: str = 'rows',
 ) -> Markup:
-    """Return a table, and a line below it if some of `what` are left out.
+    """Return a table, and a line below it if `left_out` of `what` are not shown.
 
     `form` has 'l' (text) or 'r' (numbers) for each column.
     """
@@ -167,6 +167,6 @@ def folded(title: object, *body: object, opened: bool = False) -> Markup:
 
 
 def page(name: str, facts: Iterable[object], *body: object) -> Markup:
-    """Return a display: a title with facts about the object, then its parts."""
+    """Return a display: a title, `name` and `facts` on the object, then `body`."""
     head = joined([span('title', name), *(x for x in facts if x)], ' · ')
     return element('div', STYLE, line('head', head), *body, class_='jfold')

@@ -89,7 +89,7 @@ def _row(line: Line, types: Types) -> tuple[m.Markup, m.Markup]:
 
 
 def _lines(root: b.Block) -> Iterator[Line]:
-    """Yield a line for each use of a block in a tree of blocks.
+    """Yield (depth, key, block) for each use of a block in the tree of `root`.
 
     The lines of inner blocks follow only the first use of the block that holds them.
     """
@@ -127,7 +127,7 @@ def _facts(program: Operations, *others: str) -> list[str]:
 
 
 def _folds(program: Operations, opened: bool = False) -> m.Markup:
-    """Return the operations and the source of a program in collapsible sections."""
+    """Return collapsible sections: operations, open if `opened`, and the source."""
     recurrent, reads, rows = are_recurrent(program), direct_reads(program), []
     for o, operation in enumerate(program.operations[:SHOWN]):
         cells = [m.span('muted', o), m.span('title', cut(operation.layer.name))]
@@ -155,7 +155,7 @@ def _inputs(operation: Operation) -> str:
 
 
 def _tokens(lines: list[str]) -> Iterator[str]:
-    """Yield Python source in pieces: plain texts, and tokens styled by kind."""
+    """Yield `lines` of Python in pieces: plain texts, and tokens styled by kind."""
     source, end = ''.join(lines), 0
     begins = [*itertools.accumulate(map(len, lines), initial=0)]
     try:

@@ -83,7 +83,7 @@ def _bar(
 
 
 def example_picture(schedule: Schedule, example: int) -> Markup:
-    """Return a picture of an example's nodes, each on the level on which it runs."""
+    """Return a picture of the nodes of `example`, each on the level where it runs."""
     number, place = divmod(example, schedule.spec.capacity.examples)
     part, results = schedule.parts[number], dict[str, list[Node]]()
     for r, result in enumerate(part.spec.program.results):

@@ -41,7 +41,7 @@ class Box:
 
 
 def svg(width: float, height: float, parts: Sequence[Markup], name: str) -> Markup:
-    """Return a picture as SVG; `name` is the text that screen readers say."""
+    """Return `parts` as an SVG picture; `name` is the text that screen readers say."""
     size = {'width': f'{width:.0f}', 'height': f'{height:.0f}', 'class': 'jfold'}
     size |= {'viewBox': f'0 0 {width:.0f} {height:.0f}', 'role': 'img'}
     xmlns = 'http://www.w3.org/2000/svg'
@@ -49,23 +49,23 @@ def svg(width: float, height: float, parts: Sequence[Markup], name: str) -> Mark
 
 
 def text(x: float, y: float, content: object, kind: str | None = None) -> Markup:
-    """Return a text centred at x, or beginning there for the kind 'jf-l'."""
+    """Return text `content` centred at `x`, or beginning there if `kind` has 'jf-l'."""
     return element('text', content, x=f'{x:.1f}', y=f'{y:.1f}', class_=kind)
 
 
 def left(x: float, y: float, content: object) -> Markup:
-    """Return a small text that begins at x."""
+    """Return small text `content` that begins at `x`."""
     return text(x, y, content, 'jf-l jf-muted')
 
 
 def rect(x: float, y: float, wide: float, high: float, kind: str, tip: str) -> Markup:
-    """Return a rectangle with the tooltip `tip`."""
+    """Return a rectangle, `wide` by `high`, of class `kind`, with the tooltip `tip`."""
     size = {'width': f'{wide:.1f}', 'height': f'{high:.1f}', 'rx': 3, 'class': kind}
     return element('rect', element('title', tip), x=f'{x:.1f}', y=f'{y:.1f}', **size)
 
 
 def ranked(boxes: Sequence[Box], bands: Sequence[str], name: str) -> Markup:
-    """Return a picture of boxes, higher ranks above; `bands` labels ranks from 0 up."""
+    """Return a picture of `boxes`, higher ranks above; `bands` labels ranks from 0."""
     begin = CHARACTER * max(map(len, bands), default=0) + 14
     xs = _places(boxes, begin)
     bottom = RANK * max((box.rank for box in boxes), default=0) + 12
@@ -149,7 +149,7 @@ def _places(boxes: Sequence[Box], begin: float) -> list[float]:
 
 
 def bars(counts: Sequence[int], ends: tuple[str, str], name: str) -> Markup:
-    """Return a histogram: bars as high as counts, and the ends of the axis below."""
+    """Return histogram `name`: bars as high as `counts`, axis labelled by `ends`."""
     most, wide = max([*counts, 1]), 264 / max(len(counts), 1)
     parts = [text(8, 14, name, 'jf-l'), left(8, 110, ends[0]), left(250, 110, ends[1])]
     for k, count in enumerate(counts):

@@ -23,7 +23,7 @@ def several(count: int, what: str) -> str:
 
 
 def short(value: object, limit: int = 60) -> str:
-    """Return a text of an object, of at most `limit` characters.
+    """Return a text of `value`, of at most `limit` characters.
 
     The `repr` of users' classes is never called: it may raise, or take long.
     """

@@ -48,7 +48,7 @@ def corpus_page(corpus: Corpus) -> str:
 
 
 def _histogram(numbers: Array, name: str) -> m.Markup:
-    """Return a histogram of ints [n] with integer bar widths; '' if n is 0."""
+    """Return histogram `name` of ints `numbers` [n] in integer bins; '' if n is 0."""
     if not len(numbers):
         return m.Markup('')
     least, most = int(numbers.min()), int(numbers.max())

@@ -292,7 +292,7 @@ class Encoder:
     def _split(self, value: Any, where: str) -> tuple[str | None, Iterable[Any]]:
         """Return a value's tag and parts; tag `None` if the value stands for itself.
 
-        A value that cannot be written is added to `refused`.
+        A value that cannot be written is added to `refused`, with the path `where`.
         """
         if tag := _tag(value):
             return tag, _BY_TAG[tag].parts(value)

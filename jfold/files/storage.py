@@ -83,7 +83,7 @@ def note_missing(expected: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: FilePath) -> Iterator[None]:
-    """Turn errors in this context, which reads a file's content, into DamagedError.
+    """Turn errors in this context, which reads the file `path`, into DamagedError.
 
     The checksums of the content were right, but another program may have written it. An
     ImportError gets a note that names the file; an UnknownFormatError stays.
@@ -237,7 +237,7 @@ def _append(file: IO[bytes], array: Array) -> list[Any]:
 def read(
     path: FilePath, *, verify: bool = True
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays that `write` wrote, by name, and the metadata.
+    """Return the arrays that `write` wrote to `path`, by name, and the metadata.
 
     The arrays are read-only memory maps of the file. `write` never changes a file in
     place; whoever does so changes the arrays.
@@ -276,7 +276,7 @@ def read(
 
 
 def _document(path: FilePath, file: IO[bytes]) -> bytes:
-    """Return a file's JSON document as bytes, after a check of its checksum."""
+    """Return the JSON document of `file`, its checksum checked; errors name `path`."""
     size, header = os.fstat(file.fileno()).st_size, file.read(_HEADER.size)
     # Version 1 was a zip archive, an `.npz` with metadata.
     is_old = header.startswith(b'PK\3\4') and b'metadata.json' in header

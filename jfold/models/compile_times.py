@@ -44,7 +44,7 @@ _thread = _Thread()
 
 
 def note(budget: Budget, spec: Spec) -> None:
-    """Record a call of a model's `apply`, made now, perhaps in a traced function."""
+    """Record a call of `apply`, made now, perhaps in a trace, on `spec` of `budget`."""
     refs = weakref.ref(budget), weakref.ref(spec)
 
     def name() -> str:
@@ -59,7 +59,7 @@ def note(budget: Budget, spec: Spec) -> None:
 def _listen(
     event: str, start_time: float, end_time: float, **options: str | int
 ) -> None:
-    """Add up the time to trace, lower and compile a function, and log the sum."""
+    """Add up the times to trace, lower, compile a function by `event`; log the sum."""
     if event not in (TRACED, LOWERED, COMPILED):
         return
     name = _name(options)
@@ -78,7 +78,7 @@ def _listen(
 
 
 def _begin(event: str, value: float, **options: str | int) -> None:
-    """Start a progress line if the function being compiled applies a model."""
+    """Start a progress line if `event` compiles a function that applies a model."""
     # A logger without warnings shows no line.
     is_shown = event == COMPILED and LOG.isEnabledFor(logging.WARNING)
     if is_shown and (applying := _applying(_name(options))):
@@ -88,7 +88,7 @@ def _begin(event: str, value: float, **options: str | int) -> None:
 
 
 def _name(options: dict[str, str | int]) -> str:
-    """Return the name of the function that an event of JAX is about."""
+    """Return the name of the function that an event of JAX with `options` is about."""
     return str(options.get('fun_name')).removeprefix('jit(').removesuffix(')')
 
 

@@ -78,7 +78,7 @@ class CompiledStep:
         specs = iter(self.specs)
 
         def adopted(x: Any) -> Any:
-            """Return a leaf; if an equal model's schedule, with this model's spec."""
+            """Return leaf `x`; an equal model's schedule gets this model's spec."""
             if not _is_schedule(x) or (spec := next(specs, None)) is None:
                 return x
             return adopt_spec(x, spec.replaced(capacity=x.capacity)) or x
@@ -125,9 +125,10 @@ def compile_step(
     options: dict[str, Any],
     adopt: Callable[[Capacity], Spec],
 ) -> CompiledStep:
-    """Compile a step ahead of time; capacities in its arguments stand for schedules.
+    """Compile `step` ahead of time; capacities in its arguments stand for schedules.
 
     Args:
+      args, options: the arguments of `step`, by position and by name.
       adopt: reserves a capacity in the model and returns its spec.
     """
     expect('step', step, callable(step), 'a function', 'pass it first')

@@ -48,7 +48,7 @@ def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
 
 
 def _shards(shards: Shards, parts: Sequence[Schedule]) -> list[str]:
-    """Return text lines: a table of this process's shards, and their balance."""
+    """Return lines: a table of this process's shards, `parts`, and their balance."""
     nodes = [int(part.counts.sum()) for part in parts]
     rows = [
         (f'{k}', f'{int(part.mask.sum())}', f'{count}', f'{part.depth}')

@@ -51,7 +51,7 @@ class ExportedKey:
 
 
 def _text(key: ExportedKey | SpecKey) -> str:
-    """Return the text that stands for a spec in a file."""
+    """Return the text that stands for the `key` of a schedule in a file."""
     return key.text if isinstance(key, ExportedKey) else _spec_text(key.spec)
 
 

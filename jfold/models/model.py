@@ -465,7 +465,7 @@ def compile(
 
 @memoized
 def model_of(block: Block, max_programs: int | None) -> Model:
-    """Compile a block at the first call; return the same model at each later one.
+    """Compile a block with `max_programs`; return the same model at each later call.
 
     So the copies of a Flax module, which have the same block, share a model.
     """

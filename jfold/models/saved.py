@@ -147,7 +147,7 @@ def _check_platforms(platforms: object) -> None:
 def _specs(
     model: Model, capacities: Capacity | Iterable[Capacity] | None
 ) -> list[Spec]:
-    """Return the specs to export, from small to large; raise ValueError if none."""
+    """Return specs of `capacities`, or all of `model`, by size; ValueError if none."""
     if capacities is None:
         chains = model.budget.chains.values()
         specs = [x for chain in chains for x in chain.specs if x.shards is None]
@@ -172,7 +172,7 @@ def _specs(
 
 
 def _sort_key(spec: Spec) -> tuple[int, ...]:
-    """Return a sort key by which a capacity comes after all that fit into it."""
+    """Return a sort key: larger than those of specs that fit into `spec`."""
     capacity = spec.capacity
     steps = sum(count for profile in capacity.profiles for count, _ in profile)
     return capacity.examples, sum(capacity.rows), sum(capacity.numbers), steps
@@ -228,7 +228,7 @@ def _leaves(params: object) -> list[Array]:
 def _export(
     model: Model, params: Any, spec: Spec, platforms: Sequence[str] | None
 ) -> bytearray:
-    """Return `model.apply` as exported bytes, for a spec and the shapes of `params`."""
+    """Return `model.apply` exported for `platforms`, `spec`, shapes of `params`."""
     structure = leaf_restorer(params)
 
     def apply(leaves: Any, indices: jax.Array, constants: tuple[jax.Array, ...]) -> Any:
@@ -350,7 +350,7 @@ def _open(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
-    """Raise UnknownFormatError if the format or the set of block classes differs."""
+    """Raise UnknownFormatError if the format or the block classes in `saved` differ."""
     with reading(path):
         number, _ = saved['format'], _versions_text(saved['versions'])
         if number != FORMAT:  # of which nothing else is known
@@ -361,7 +361,7 @@ def _check_versions(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def _unknown(path: Path, saved: Mapping[str, Any], what: str) -> UnknownFormatError:
-    """Return an UnknownFormatError to raise; `what` says how the version differs."""
+    """Return an UnknownFormatError on `path`; `what` says how `saved` differs."""
     then, now = (_versions_text(x) for x in (saved['versions'], _versions()))
     return UnknownFormatError(
         f'{path}: expected a model of {now}, got one of {then}, with {what}: save it '
@@ -374,7 +374,7 @@ def _versions_text(versions: Mapping[str, Any]) -> str:
 
 
 def _read_program(arrays: Mapping[str, Array], document: Mapping[str, Any]) -> Program:
-    """Return a program; the inverse of `_write_program`."""
+    """Return the program in `arrays` and `document`, inverting `_write_program`."""
     named = {x.removeprefix(POOL): array for x, array in arrays.items()}
     arguments = decode(document['root'], document['records'], named)
     if type(arguments) is not tuple or not isinstance(arguments[0], TypedExpression):
@@ -383,7 +383,7 @@ def _read_program(arrays: Mapping[str, Array], document: Mapping[str, Any]) -> P
 
 
 def _read_specs(program: Program, saved: Mapping[str, Any]) -> Iterator[Spec]:
-    """Yield the specs of a file; raise TypeError or ValueError if one is malformed."""
+    """Yield the specs in `saved`; raise TypeError or ValueError if one is malformed."""
     for numbers in saved['capacities']:
         capacity = capacity_of_json(numbers)
         if capacity.shards or {*map(type, capacity.numbers)} != {int}:

@@ -93,7 +93,7 @@ def check_graph(operations: Operations, graph: Graph) -> None:
 
 
 def _check_tables(operations: Operations, graph: Graph) -> None:
-    """Raise ValueError unless a graph has the tables and columns of a program."""
+    """Raise ValueError unless `graph` has the tables and columns of `operations`."""
     of_types = [[type_] for type_ in operations.types]
     of_nodes = [[NUMBER] * (1 + len(op.inputs)) for op in operations.operations]
     of_results = [[NUMBER] * len(result.tensors) for result in operations.results]
@@ -196,7 +196,7 @@ class _Values(Memoized):
     def _check_nodes(
         self, o: int, table: Table, allowed: Sequence[ProducerSet]
     ) -> None:
-        """Check levels, and that input k reads only outputs in the set `allowed[k]`."""
+        """Check levels of operation `o`, and that input k reads only `allowed[k]`."""
         operation, c = self.operations.operations[o], component_of(self.operations)[o]
         recurrent = components(self.operations)[c].recurrent
         levels, *inputs = table.columns

@@ -131,7 +131,7 @@ def _one_by_one(
 
 
 def _advice(item: Any, type_: TensorType) -> str:
-    """Return a hint for users on an item that does not fit; '' if none."""
+    """Return a hint for users if `item` does not fit `type_`; '' if none."""
     if isinstance(item, str | bytes) or not hasattr(item, 'dtype'):
         try:
             float(item)

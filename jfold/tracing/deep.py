@@ -82,7 +82,7 @@ def identity(x: object) -> Any:
 
 
 def _repeat(calls: list[Generator[Any, Any, Any]], look: int) -> bool:
-    """Return whether two of the calls are of the same function on the same objects."""
+    """Return whether two of `calls` are of the same function on the same objects."""
     key_of = identity if look >= FIRST_LOOK_INSIDE else id
     seen = set()
     for waiting in calls:

@@ -47,7 +47,7 @@ def count_of(number: int) -> str:
 
 
 def why_no_sequence(x: object) -> str:
-    """Return a hint on an iterable that is no sequence or is masked; else ''."""
+    """Return a hint if iterable `x` is no sequence or is masked; else ''."""
     if isinstance(x, Mapping):
         return '`InputTransform(lambda x: list(x.values()))`, or of `items`, makes one'
     if isinstance(x, set | frozenset):
@@ -58,7 +58,7 @@ def why_no_sequence(x: object) -> str:
 
 
 def why_no_value(type_: type) -> str:
-    """Return a hint for iterators, which can be read only once; else ''."""
+    """Return a hint if `type_` is of iterators, readable only once; else ''."""
     return READ_ONCE if hasattr(type_, '__next__') else ''
 
 
@@ -83,7 +83,7 @@ def index_of(value: Any) -> int:
 
 
 def ints_of(numbers: Any) -> np.ndarray[Any, Any]:
-    """Return an iterable of ints as an array [n] int64; refuse others by TypeError."""
+    """Return `numbers`, an iterable of ints, as int64 [n]; TypeError for others."""
     if not hasattr(type(numbers), '__len__'):
         numbers = listed(numbers)
     if has_masked([numbers]):
@@ -151,7 +151,7 @@ def at_most_items(n: int, count: int) -> None:
 
 
 def sequence(x: object) -> list[Any]:
-    """Return the items of an ordered iterable as a list; TypeError for any other."""
+    """Return the items of `x`, an ordered iterable, as a list; TypeError for others."""
     if why_no_sequence(x):
         raise TypeError('no sequence')
     return listed(x)
@@ -172,7 +172,7 @@ def same_length(*lengths: int) -> int:
 
 
 def numbers_of(x: object, count: int) -> list[int]:
-    """Return ints as non-negative indices of `count` items; -1 stands for the last.
+    """Return ints `x` as non-negative indices of `count` items; -1 stands for the last.
 
     Raises TypeError as `ints_of`, and IndexError if an int is out of range.
     """

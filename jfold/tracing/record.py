@@ -159,7 +159,7 @@ def _explained(
 
 
 def _example_of(error: Exception, call: Any) -> int | None:
-    """Return the index of the example at which recording raised; `None` if unknown."""
+    """Return the index of the example at which `error` arose; `None` if unknown."""
     if isinstance(error, BadItem):
         return error.example
     # In deep form `record` waits outside of the traceback, unless it raised itself.

@@ -344,7 +344,7 @@ class TapeReader:
         return highest.astype(np.int32), *values
 
     def _result(self, n: int, place: Place | None) -> Table:
-        """Return the table of result `n`, with value numbers [rows] per tensor."""
+        """Return table `n` of results, at `place`: value numbers [rows] per tensor."""
         is_value = n == self.program.value_results[0]
         first = np.arange(self.examples + 1) if is_value else self._first(place)
         if place is None:
@@ -353,7 +353,7 @@ class TapeReader:
         return Table(first, tuple(self._columns(place, int(first[-1]))))
 
     def _columns(self, place: Place, rows: int) -> list[Array]:
-        """Return the value numbers [rows] of each operand."""
+        """Return the value numbers [rows] of each operand in `place.columns`."""
         return [
             self._in_step(column.maker, place, rows)
             if column.tape < 0
@@ -362,12 +362,12 @@ class TapeReader:
         ]
 
     def _on_tape(self, column: Column, rows: int) -> slice:
-        """Return the slice of entries that belong to an operand recorded on a tape."""
+        """Return the slice of `numbers` for `rows` rows of `column`, on a tape."""
         start = self.starts[column.tape]
         return slice(start + column.place, start + rows * column.width, column.width)
 
     def _in_step(self, maker: int, place: Place, rows: int) -> Array:
-        """Return the value numbers [rows] of all rows of producer `maker`, in order."""
+        """Return value numbers [rows] of `maker` that rows of `place` read in step."""
         shift = self.shifts[maker]
         if len(shift) == 1:
             return np.arange(shift[0], shift[0] + rows, dtype=np.int32)

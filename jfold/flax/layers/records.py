@@ -79,7 +79,7 @@ class _Encoder:
     """A builder of blocks for `root`, a dataclass or a schema, part by part.
 
     `declarations` has one for each class or target of a '$ref', from before its block
-    is made, so that a description may contain itself.
+    is made, so that a class or target may contain itself.
     """
 
     features: int
@@ -88,7 +88,7 @@ class _Encoder:
     declarations: dict[Any, ForwardDeclaration]
 
     def block(self, description: object, path: str) -> Block:
-        """Return the block for a part of the description; `path` names it in errors."""
+        """Return the block for `description`, a part of `root`; errors name `path`."""
         if isinstance(description, Mapping):
             return self._of_schema(description, path)
         return self._of_annotation(description, path)
@@ -231,7 +231,7 @@ def _at(path: str) -> str:
 
 
 def _name(path: str) -> str:
-    """Return the name of a field's parameters: '.a[].b' -> 'a_item_b'."""
+    """Return the name of the parameters of field `path`: '.a[].b' -> 'a_item_b'."""
     return path.lstrip('.').replace('[]', '_item').replace('.', '_') or 'record'
 
 

@@ -122,7 +122,7 @@ def GRU(features: int, *, name: str | None = None) -> Block:
     """A gated recurrent unit (Cho et al. 2014) along a sequence.
 
     Takes a sequence of vectors, gives a pair of the outputs, a sequence of vectors
-    [features], and the last of them. The first state is zeros.
+    [features], and the last of them. The first state is zeros. `name` is as in `LSTM`.
     """
     features = check_at_least('features', features, 1)
     cell = Function(OfVectors(nn.GRUCell(features)), name=name or 'gru')

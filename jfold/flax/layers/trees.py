@@ -127,7 +127,7 @@ class TreeLSTMCell(nn.Module):
 
 
 def _state(i: jax.Array, o: jax.Array, new: jax.Array, kept: Any) -> State:
-    """Return a state (c, h) from gates, candidate and kept memory: equations 7, 8."""
+    """Return (c, h) of gates `i`, `o`, candidate `new`, kept memory: equations 7, 8."""
     c = jax.nn.sigmoid(i) * new + kept
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
