@@ -19,7 +19,7 @@ Users = dict[b.Block, list[b.Block]]
 
 
 def users(root: b.Block) -> Users:
-    """Return, for each block of an expression, the blocks that directly contain it.
+    """Return, for each block in `root`, the blocks that directly contain it.
 
     A block that contains another twice is listed twice.
     """
@@ -48,7 +48,7 @@ def _inside(block: b.Block) -> Iterable[b.Block]:
 
 
 def with_users(nodes: Iterable[T], users: Mapping[T, Sequence[T]]) -> set[T]:
-    """Return `nodes` and all nodes that contain one of them, directly or indirectly."""
+    """Return `nodes` and what contains one of them at any depth, as `users` tells."""
     result, waiting = set[T](), [*nodes]
     while waiting:
         node = waiting.pop()
@@ -59,7 +59,7 @@ def with_users(nodes: Iterable[T], users: Mapping[T, Sequence[T]]) -> set[T]:
 
 
 def constants(users: Users) -> set[b.Block]:
-    """Return those blocks that take no input, such as `Zeros([3]) >> Function(f)`.
+    """Return those keys of `users` that take no input, as `Zeros([3]) >> Function(f)`.
 
     A `Pipe`, `AllOf`, `Record`, `Reference` or composition takes no input if none of
     the inner blocks that get its input, or a field of it, takes one. A declaration that

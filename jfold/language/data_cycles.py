@@ -50,7 +50,7 @@ def steps_to(x: object, before: Path | None) -> str:
 
 
 def objects_in(x: object) -> list[Located]:
-    """Return the `Located` objects in nested tuples and lists, left to right."""
+    """Return the `Located` objects in `x`, nested tuples and lists, left to right."""
     if isinstance(x, Located):
         return [x]
     parts = x if isinstance(x, tuple | list) else ()

@@ -184,7 +184,7 @@ class Arrays:
 
 
 def _is_exact(before: Array, after: Array) -> bool:
-    """Return whether a dtype conversion kept all numbers, up to rounding of floats."""
+    """Return whether `after`, a cast of `before`, kept all numbers but for rounding."""
     if before.dtype.kind == 'c' and after.dtype.kind != 'c':
         return False
     if all(jnp.issubdtype(x.dtype, np.inexact) for x in (before, after)):

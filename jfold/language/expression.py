@@ -76,7 +76,7 @@ class Paths:
     def tensor(
         self, node: TypedUse, x: Located, type_: TensorType, below: int | None
     ) -> object:
-        """Return a placeholder with the path of `x`; `check_leaves` converts `x`."""
+        """Return a placeholder with the path of `x`; `check_leaves` converts it."""
         self.leaves.append((node, x, type_, below))
         return PathOnly(x.path)
 
@@ -98,16 +98,16 @@ class Paths:
             raise misfits[min(misfits)]
 
     def constant(self, node: TypedUse, value: object) -> Any:
-        """Return a placeholder without path, since a constant comes from no example."""
+        """Return a placeholder without path: `value` is a constant, of no example."""
         return PathOnly(None)
 
     def call(self, node: TypedUse, x: object) -> Any:
-        """Return placeholders of outputs, with the common path prefix of all inputs."""
+        """Return placeholders of outputs, with the common prefix of paths in `x`."""
         return in_tuples(node.output, itertools.repeat(PathOnly(path_of(x))))
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> object:
-        """Reduce `items` to a placeholder that has the common prefix of their paths."""
+        """Reduce `items` to placeholders that have the common prefix of their paths."""
         return in_tuples(item, itertools.repeat(PathOnly(path_of(items))))
 
     def observe(self, node: TypedUse, name: str, x: object) -> None:
-        """Ignore a value that a metric collects."""
+        """Ignore `x`, which metric `name` collects."""

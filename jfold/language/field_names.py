@@ -53,7 +53,7 @@ def record_type(items: Iterable[Type], names: Names) -> TupleType:
 
 
 def merge_names(one: TupleType, other: TupleType) -> TupleType | None:
-    """Return type `one`, each item with the names from both types; `None` on conflict.
+    """Return `one`, each item with its names in `other` too; `None` on conflict.
 
     The cases of a `OneOf` may name their fields differently: an item has all names.
     Types conflict if they have the same names in different orders.

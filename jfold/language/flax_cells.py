@@ -43,7 +43,7 @@ def check_order(node: TypedUse, function: b.Function, state: Inference) -> None:
     """Raise `TypeError` if a Flax cell gets a loop's state where it expects an item.
 
     Args:
-      node: the use of the cell.
+      node: the use of `function`, which may be a cell.
       state: the type inference, whose `carried` tells the loop of a type variable.
     """
     type_ = state.types.head(node.input)

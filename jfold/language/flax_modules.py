@@ -47,7 +47,7 @@ class Called:
 
 
 def called(fn: object) -> Called | None:
-    """Wrap a Flax module or its method in a uniform signature; else return `None`.
+    """Return `fn`, a Flax module or its method, in a uniform signature; else `None`.
 
     Raise TypeError if a Linen module is bound or holds an NNX one, or an NNX has state.
     """
@@ -59,7 +59,7 @@ def called(fn: object) -> Called | None:
 
 
 def module_of(fn: object) -> object:
-    """Return the Flax module of a bound method; any other value unchanged."""
+    """Return the Flax module of `fn` if that is a method, else `fn` itself."""
     is_method = isinstance(fn, types.MethodType) and is_module(fn.__self__)
     return fn.__self__ if is_method else fn  # type: ignore[attr-defined]
 
@@ -70,7 +70,7 @@ def is_module(value: object) -> bool:
 
 
 def check_closed_over(fn: object) -> None:
-    """Raise TypeError if a function reads an outer Flax module that has parameters.
+    """Raise TypeError if function `fn` reads an outer Flax module that has parameters.
 
     An outer module is nonlocal or global. Parameters of an NNX module would be
     constants, which are not trained; those of a bound Linen module would belong to its
@@ -107,9 +107,9 @@ def is_graph(value: object) -> bool:
 
 
 def cell_library(fn: object) -> str:
-    """Return 'flax.linen' or 'flax.nnx' for a recurrent cell of Flax, else ''.
+    """Return 'flax.linen' or 'flax.nnx' if `fn` is a recurrent Flax cell, else ''.
 
-    Such a cell, or a method of one, takes a state and then an item.
+    A cell, or a method of one, which counts too, takes a state and then an item.
     """
     module = module_of(fn)
     libraries = 'flax.linen', 'flax.nnx'
@@ -127,7 +127,7 @@ def _evaluates(keys: Keys) -> bool:
 
 
 def _draw_error(got: str) -> TypeError:
-    """Return the error of a module that draws a key although it is deterministic."""
+    """Return the error of a deterministic module that draws a key, as `got` tells."""
     return TypeError(
         f'expected that nothing is drawn with `deterministic=True`, got {got}; let '
         'the module ask its `deterministic` first'
@@ -135,7 +135,7 @@ def _draw_error(got: str) -> TypeError:
 
 
 def _state_error(names: Iterable[str]) -> TypeError:
-    """Return the error to raise for a module with state, such as 'batch_stats'."""
+    """Return the error for a module with state `names`, such as 'batch_stats'."""
     return TypeError(
         'expected a module of parameters alone, got state beside them, '
         f'{sorted(set(names))}: what calls write, such as the means of a batch, has no '
@@ -217,7 +217,7 @@ def _from_linen(module: Module, method: str) -> Called:
 def _deterministic(module: Module, method: str, deterministic: bool) -> Iterator[None]:
     """Set `deterministic` for all Linen modules that are called in a `with` block.
 
-    The outermost module gets an argument `deterministic` or `train`, if it takes one.
+    The `method` of `module` gets an argument `deterministic` or `train` if it has one.
     With `deterministic`, every `Dropout` passes its input on, even if set otherwise;
     without, each gets `deterministic=False` unless its constructor or caller set it.
     """
@@ -300,7 +300,7 @@ def _variables(state: ArrayTree) -> list[Any]:
 
 
 def _stream_names(module: Module, streams: ArrayTree) -> list[str]:
-    """Return the stream, such as 'dropout', of each array in a module's RNG state."""
+    """Return the stream, such as 'dropout', of each array of `streams`, RNG state."""
     nnx = sys.modules['flax.nnx']
     # NNX tags a fallback stream 'default'; the Dropout that holds it names the stream
     # that was meant, as its `rng_collection`.

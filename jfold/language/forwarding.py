@@ -67,6 +67,7 @@ def forwarding_of(
     Args:
       traces: the layer's jaxprs: one, or of a batched function one per number of rows.
       arguments: the types of the layer's inputs, without random keys.
+      result: the type of the layer's outputs.
     """
     keyed = *map(KeyType, layer.rngs), *arguments
     inputs, results = (list(tensors(x)) for x in (TupleType(keyed), result))
@@ -95,10 +96,10 @@ def forwarding_of(
 def _outputs(
     traces: Traces, weights: int, inputs: list[TensorType], results: list[TensorType]
 ) -> Iterator[Origin]:
-    """Yield, per output, an input's index, a constant, or `None` if it is computed.
+    """Yield, for each of `results`, an input's index, a constant or `None`: computed.
 
     Args:
-      weights: the number of arrays of parameters, the first arguments of a jaxpr.
+      weights: the number of arrays of parameters; jaxprs take them before `inputs`.
     """
     passed = zip(*map(jaxprs.passed, traces), strict=True)
     for k, (places, needs) in enumerate(zip(passed, _depends(traces), strict=True)):
@@ -126,7 +127,7 @@ def _depends(traces: Traces, pulled: bool = False) -> list[set[int]]:
 def computed_layer(
     layer: Layer, arguments: tuple[Type, ...], origins: Forwarding
 ) -> Layer:
-    """Return a layer with only the computed outputs, and the inputs that they need."""
+    """Return `layer` with inputs `origins.reads`, outputs `origins.computed` alone."""
     inputs, computed = list(tensors(TupleType(arguments))), origins.computed
 
     def call(params: ArrayTree, *read: jax.Array) -> tuple[jax.Array, ...]:

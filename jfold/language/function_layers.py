@@ -136,10 +136,11 @@ def make_layer(function: Function, arguments: Sequence[Type]) -> Layer:
 def _layer_call(
     uniform: Called, none: ArrayTree | None, rngs: Streams, evaluates: bool = False
 ) -> Callable[..., Any]:
-    """Return a layer's call (params, *keys, *inputs) -> outputs; keys are [2] uint32.
+    """Return a layer's call of `uniform`: (params, *keys, *inputs) -> outputs.
 
-    In place of params `None`, the callable gets `none`: the tree without arrays that
-    `init` returned. If the call `evaluates`, it draws nothing and ignores its keys.
+    There is a key, [2] uint32, for each of `rngs`. In place of params `None`, `uniform`
+    gets `none`: the tree without arrays that `init` returned. If the call `evaluates`,
+    it draws nothing and ignores its keys.
     """
 
     def call(params: ArrayTree | None, *arrays: jax.Array) -> ArrayTree:
@@ -200,9 +201,10 @@ def arguments_of(type_: Type) -> tuple[Type, ...]:
 def trace_layer(layer: Layer, arguments: tuple[Type, ...]) -> tuple[Type, Forwarding]:
     """Trace a layer; return its result type and which outputs are inputs or constants.
 
-    Nothing is computed. A batched function is traced at several numbers of rows, since
-    a result may have an axis that happens to be as long as one of them. Raise TypeError
-    if it returns anything but arrays, or not one row for each input row.
+    `arguments` are types: nothing is computed. A batched function is traced at several
+    numbers of rows, since a result may have an axis that happens to be as long as one
+    of them. Raise TypeError if it returns anything but arrays, or not one row for each
+    input row.
     """
     types_by_rows, traces = {}, []
     taken = *map(KeyType, layer.rngs), *arguments
@@ -283,7 +285,7 @@ def with_unique_names(
 
 
 def _joint_layer(layer: Layer, group: list[Layer], name: str) -> Layer:
-    """Return `layer`, renamed, with the parameters of all layers of its `group`."""
+    """Return `layer`, called `name`, with the parameters of all layers of `group`."""
     if len(group) == 1:
         return dataclasses.replace(layer, name=name)
 
@@ -295,7 +297,7 @@ def _joint_layer(layer: Layer, group: list[Layer], name: str) -> Layer:
 
 
 def _merge(one: Any, other: Any) -> object:
-    """Return the union of two parameter trees; `one` wins where both have a leaf."""
+    """Return the union of parameter trees: `one`, and the leaves that `other` adds."""
     trees: list[Any] = [jax.tree.structure(x) for x in (one, other)]
     if trees[0] == trees[1]:  # always so for NNX
         return one

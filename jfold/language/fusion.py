@@ -54,9 +54,9 @@ Uses: TypeAlias = Mapping[int, Sequence[Use]]  # by operation
 def choose_operations(
     program: Operations, uses: Sequence[Use], grouped: Set[int], fuses: bool
 ) -> OperationChoice:
-    """Return the operations in use, fused if `fuses`.
+    """Return the operations that `uses` apply, fused if `fuses`.
 
-    Operations that reduce groups of items, `grouped`, are never fused.
+    Those in `grouped`, which reduce groups of items, are returned too, never fused.
     """
     feeds_of = _choose_feeds(program, uses, grouped) if fuses else {}
     around = {feed[0]: o for o, feeds in feeds_of.items() for feed in feeds if feed}
@@ -70,7 +70,7 @@ def choose_operations(
 
 
 def _end(o: int, readers: Mapping[int, int]) -> int:
-    """Return the last operation of a chain in which each is fused into the next."""
+    """Return the last operation in the chain `o`, `readers[o]`, ..., fused into one."""
     while o in readers:
         o = readers[o]
     return o
@@ -79,7 +79,7 @@ def _end(o: int, readers: Mapping[int, int]) -> int:
 def _choose_feeds(
     program: Operations, applications: Sequence[Use], grouped: Set[int]
 ) -> Joined:
-    """Choose the operations to fuse; return, by reader, the feed of each input."""
+    """Choose what to fuse, none of `grouped`; return, by reader, its inputs' feeds."""
     of_operation: dict[int, list[Use]] = defaultdict(list)
     for use in applications:
         of_operation[use.operation].append(use)
@@ -119,8 +119,8 @@ def _is_fusible(program: Operations, operation: Operation) -> bool:
 def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
     """Return the sole reader of operation `o`, and the feed of each reader input.
 
-    `None` is returned unless each application of `o` is read by exactly one application
-    of the reader, and each application of the reader reads one of `o`.
+    `None` is returned unless each of `uses[o]` is read by exactly one application of
+    the reader, and each application of the reader reads one of `o`.
     """
     candidates, readers = set[tuple[int, tuple[Feed, ...]]](), set[Use]()
     for use in uses[o]:
@@ -137,7 +137,7 @@ def _reader(o: int, uses: Uses) -> tuple[int, tuple[Feed, ...]] | None:
 
 
 def _fused(o: int, operations: Sequence[Operation], feeds_of: Joined) -> Operation:
-    """Return operation number `o` fused with its producers, recursively.
+    """Return operation number `o` fused with its producers in `feeds_of`, recursively.
 
     Its inputs are the inputs of the fused producers, then the inputs of `o` that no
     fused producer makes.
@@ -192,6 +192,7 @@ def _call_of(
 ) -> Callable[..., Any]:
     """Return the function (params, *inputs) that runs `before` and then `last`.
 
+    `feeds` has, per input of `last`, (index in `before`, output there) or `None`.
     If it `evaluates`, layers run in the form that draws no random numbers.
     """
 

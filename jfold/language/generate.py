@@ -88,7 +88,7 @@ class Generator(Round):
         return w.unpacked(like, result)
 
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
-        """Write the function of a block; `value` is the argument of its first call."""
+        """Write function `key` with body `node`; its first call is on `value`."""
         name = self.written[key]
         w = Lines(self, name, key)
         # `tracing.deep` tells objects from row numbers by the `x` in their names.
@@ -222,7 +222,7 @@ class Generator(Round):
         self.observe(r, texts, w)
 
     def observe(self, r: int, leaves: Sequence[s.Tensor], w: Lines) -> None:
-        """Write code that adds one row, an entry per leaf, to result table `r`."""
+        """Write code that adds a row, an entry for each of `leaves`, to result `r`."""
         rows = self.rows_of('result', r, len(leaves))
         rows.makers = unions(rows.makers, self.read(leaves, None))
         if leaves:
@@ -246,7 +246,7 @@ class Generator(Round):
         end_index = {tape: k for k, tape in enumerate(self.counters())}
 
         def place(kind: str, number: int) -> Place | None:
-            """Return which tapes hold a table; `None` if the table never gets a row."""
+            """Return the tapes of table `(kind, number)`; `None` if it gets no row."""
             rows = self.rows.get((kind, number))
             if rows is None or rows.counter is None:
                 return None
@@ -312,6 +312,7 @@ def generate_source(
     Return the last round, a `Generator`, and the source.
 
     Args:
+      chosen: the operations to record, after fusion or unrolling.
       deep: whether calls in the source are yielded, for data deeper than the stack.
       facts: the facts that the first round starts from; fewer facts take more rounds.
     """

@@ -117,13 +117,13 @@ class Inference:
             raise Enough
 
     def visit(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer and return the use of a block, or a reference; errors show `where`."""
+        """Infer the use of `block`, or of a reference, on `input_` at path `where`."""
         return self.visit_inline(self.outlined(block, input_), input_, where)
 
     def outlined(self, block: b.Block, input_: Type) -> b.Block:
         """Return `block`, or a reference to it if there are too many uses of blocks.
 
-        A reference is typed and lowered once for all uses that follow. Without one,
+        A reference is typed and lowered once for all uses on `input_`. Without one,
         `r = Record((r, r)) >> add`, repeated n times, would be n blocks with 2^n uses.
         """
         if len(self.nodes) <= self.inlined_uses or block not in self.repeated:
@@ -143,7 +143,7 @@ class Inference:
         return self.outlined_blocks[key]
 
     def visit_inline(self, block: b.Block, input_: Type, where: str) -> Steps[TypedUse]:
-        """Infer a block's typed use without replacing the block by a reference."""
+        """Infer a use as `visit` does, but of `block` itself, never of a reference."""
         self.take_step()
         # Many values have the type `object`; a variable bound to it stands for one.
         if not isinstance(input_, TypeVariable | VoidType):
@@ -173,7 +173,7 @@ class Inference:
     def part(
         self, node: TypedUse, block: b.Block, input_: Type, label: str
     ) -> Steps[TypedUse]:
-        """Infer and return the typed use of a block inside `node`, at step `label`."""
+        """Infer the use of `block` in `node` on `input_`; its path ends in `label`."""
         where = join_path(node.where, f'{type(node.block).__name__}{label}')
         return self.visit(block, self.input_of(block, input_), where)
 
@@ -188,10 +188,12 @@ class Inference:
     ) -> Steps[TypedUse | None]:
         """Infer the types of `block`, which computes a default value of type `type_`.
 
-        Return its use. Without a block `None` is returned, and the default is zero.
+        Return its use, whose path ends in `label`. Without a block `None` is returned,
+        and the default is zero.
 
         Raises:
-          TypeError: the block gives another type, or there is no zero of the type.
+          TypeError: the block gives another type (see `equal` for `verb`, `hint`), or
+            there is no zero of the type.
         """
         if block is not None:
             part: TypedUse = yield self.part(node, block, VoidType(), label)
@@ -226,7 +228,7 @@ class Inference:
     def equal(
         self, node: TypedUse, got: Type, expected: Type, verb: str, hint: str = ''
     ) -> None:
-        """Unify two types, or raise `TypeError` that names `node`."""
+        """Unify, or raise TypeError 'expected <verb> <expected>, got <got>; <hint>'."""
         try:
             self.types.unify(got, expected)
         except Mismatch as error:
@@ -256,7 +258,7 @@ class Inference:
         self.when(node, constraint)
 
     def objects(self, node: TypedUse, hint: str = '') -> None:
-        """Require that `node` has Python objects as its input, or raise `TypeError`.
+        """Require objects as the input of `node`, or raise `TypeError` with `hint`.
 
         If nothing determines the input, it becomes one object (`apply_default`).
         """
@@ -333,7 +335,7 @@ def _hint(block: b.Block) -> str:
 
 
 def begin(root: b.Block, infers_input: bool = False) -> Inference:
-    """Return the initial state of the type inference of an expression."""
+    """Return an initial `Inference` of `root`, and of its input if `infers_input`."""
     users_of = users(root)
     composite = {user for block_users in users_of.values() for user in block_users}
     shared = b.Reference, b.Share  # typed once anyway
@@ -359,7 +361,7 @@ def output_type(block: b.Block, node: TypedUse, state: Inference) -> Type | Step
 
 
 def infer(root: b.Block) -> TypedExpression:
-    """Return the typed expression of a block whose input is a Python object.
+    """Return the typed expression of block `root`, whose input is a Python object.
 
     Raises:
       TypeError: types clash or cannot be determined; the message starts with the path
@@ -432,7 +434,7 @@ def _check_metric(node: TypedUse, metrics: dict[str, tuple[Type, bool]]) -> None
 
 
 def _why_not_collected(input_: Type, leaves: list[Type]) -> str:
-    """Return a hint for a value that a metric cannot collect."""
+    """Return a hint why no metric collects a value of type `input_` with `leaves`."""
     if any(isinstance(leaf, SequenceType) for leaf in leaves):
         return 'collect its items by `Map(Metric(...)) >> Void()`'
     swapped = input_.items[::-1] if isinstance(input_, TupleType) else ()
@@ -456,7 +458,7 @@ def check_dtype(node: TypedUse, type_: Type) -> None:
 
 
 def check_zeros(node: TypedUse, type_: Type, hint: str) -> None:
-    """Raise `TypeError` for a type without a zero, such as one with objects inside."""
+    """Raise `TypeError` with `hint` if `type_` has no zero, as with objects inside."""
     for level in nesting(type_):
         if not all(isinstance(x, TensorType | SequenceType) for x in leaf_types(level)):
             expected = 'a type that has zeros: tensors, tuples, sequences'

@@ -52,7 +52,7 @@ number_of = operator.itemgetter(0)
 
 @memoized
 def lazy_functions(root: b.Block) -> list[Lazy]:
-    """Return the `Lazy` blocks of an expression, in the order of traversal."""
+    """Return the `Lazy` blocks in `root`, in the order of traversal."""
     return [block for block in users(root) if isinstance(block, Lazy)]
 
 
@@ -89,7 +89,7 @@ class Reader(LazyCalls):
     def raised(
         self, example: object, place: CallPlace, message: str
     ) -> BaseException | None:
-        """Run the function; raise `message` in the call at `place`; return the error.
+        """Run the function on `example`; raise, and return, `message` at call `place`.
 
         Return `None` if the function does not get to this call, as one that draws at
         random may not.
@@ -384,10 +384,10 @@ def _reading(entry: Entry, inputs: list[b.Block]) -> b.Block:
 
 
 def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
-    """Yield the lazy functions inside a block, each with the data that it runs on.
+    """Yield each lazy function in `block`, and its data if `block` runs on `x`.
 
-    Raise TypeError if one is in a block whose inner inputs cannot be told from the
-    data, such as `Fold`.
+    Raise TypeError if one is in a block whose inner inputs cannot be told from `x`,
+    such as `Fold`.
     """
     if not lazy_functions(block):
         return
@@ -431,7 +431,7 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
 
 
 def _before(lazy: Lazy, root: b.Block) -> b.Block | None:
-    """Return a block with lazy functions that is before `lazy` in a pipe, or `None`."""
+    """Return a block with lazy functions before `lazy` in a pipe of `root`, if any."""
     for pipe in users(root):
         if isinstance(pipe, b.Pipe):
             parts = [x for x in pipe.blocks if lazy_functions(x)]
@@ -444,7 +444,7 @@ def _before(lazy: Lazy, root: b.Block) -> b.Block | None:
 
 
 def substitute(root: b.Block, replace: Callable[[Lazy], b.Block]) -> b.Block:
-    """Return a copy of an expression with each lazy function replaced."""
+    """Return a copy of `root` with `replace(lazy)` for each lazy function in it."""
     known: dict[int, Any] = {}
     replace = functools.cache(replace)
 

@@ -53,7 +53,7 @@ class Recording:
         self.memo: dict[Any, tuple[Any, ...]] = {}
 
     def run(self, lazy: Lazy, example: object) -> Node:
-        """Run a lazy function; return the recorded call that made its result.
+        """Run `lazy` on `example`; return the recorded call that made its result.
 
         Raise TypeError if the result is not made of values.
         """
@@ -86,7 +86,7 @@ class Recording:
     # ---- what lazy functions call
 
     def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Record a block's call, not computing it; return a `Value` for its result."""
+        """Record a call of `block` on `arguments`, not computed; return its `Value`."""
         try:
             # Most calls have one value, a list of values, or two values.
             if len(arguments) == 1:
@@ -165,7 +165,7 @@ class Recording:
         return self._opened((entry.number, *nodes), entry)
 
     def _collect(self, metric: b.Metric, arguments: tuple[Any, ...]) -> None:
-        """Observe the value that a `Metric` is called on, with its label if any."""
+        """Observe `arguments` of a `Metric`: a value, and its label if any."""
         if not 1 <= len(arguments) <= 2:
             got = f'{len(arguments)} arguments'
             raise TypeError(
@@ -212,7 +212,7 @@ class Recording:
         return value
 
     def constant(self, value: object, dtype: object) -> Any:
-        """Return the `Value` that stands for a number or an array of the data."""
+        """Return the `Value` of a number or array `value`, as `dtype` if not `None`."""
         number = self.calls.get((value.__class__, dtype))
         node = self._constant(value, dtype) if number is None else (number, value)
         return self._made(node)
@@ -311,21 +311,21 @@ class Recording:
         return value
 
     def _opened(self, node: Node, entry: Entry) -> Any:
-        """Return a call's result: a `Value`, or tuples and structs of these."""
+        """Return the result of `node`, a call of `entry`: a `Value`, or nested ones."""
         if not isinstance(entry.type, Product):
             return self._made(node)
         items = [self.registry.entries[n] for n in entry.items]
         return entry.type.form.closed(self._opened((x.number, node), x) for x in items)
 
     def tensor_type(self, x: Value) -> TensorType:
-        """Return the type of a value; raise AttributeError if it is not a tensor."""
+        """Return the type of `x`; raise AttributeError if it is not a tensor."""
         type_ = self.registry.entries[x.node[0]].type
         if not isinstance(type_, TensorType):
             raise AttributeError(f'{x!r}: expected a tensor, got {type_}')
         return type_
 
     def describe(self, x: Value) -> str:
-        """Return a text with the name and type of the call that made a value."""
+        """Return a text with the name and type of the call that made `x`."""
         entry = self.registry.entries[x.node[0]]
         is_type = entry.name == repr(entry.type)
         return entry.name if is_type else f'{entry.name}: {entry.type}'
@@ -338,9 +338,9 @@ def without_last(pipe: b.Pipe) -> b.Block:
 
 
 def _remembered(known: tuple[Any, ...]) -> Any:
-    """Return the result in an entry of `Recording.memo`; raise TypeError without one.
+    """Return the result in `known`, an entry of `Recording.memo`, or raise TypeError.
 
-    It has none while the function runs, on data that contain themselves.
+    There is none while the function runs, on data that contain themselves.
     """
     if len(known) > 1:
         return known[1]
@@ -385,7 +385,7 @@ class PlacedRecording(Recording):
         return self._call(block, arguments)
 
     def constant(self, value: object, dtype: object) -> Any:
-        """Return the `Value` that stands for a number or an array of the data."""
+        """Return the `Value` of a number or array `value`, as `dtype` if not `None`."""
         self._begin()
         return self._made(self._constant(value, dtype))
 
@@ -420,7 +420,7 @@ def line_of(error: BaseException | None) -> str:
 
 
 def _holds_values(x: object) -> bool:
-    """Return whether nested tuples, lists, dicts and structs contain a `Value`."""
+    """Return whether `x` is or contains a `Value`, in tuples, lists, dicts, structs."""
     waiting = [x]
     seen: dict[int, object] = {}  # data may contain themselves
     while waiting:

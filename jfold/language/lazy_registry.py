@@ -328,11 +328,11 @@ class Registry:
                 waiting.append(part)
 
     def result(self, lazy: Lazy, number: int) -> None:
-        """Note a maker of results of `lazy`; raise TypeError if result types differ."""
+        """Note maker `number` of results of `lazy`; raise TypeError if types differ."""
         self._agree(self.results.setdefault(lazy, {}), number, 'results', repr(lazy))
 
     def metric(self, name: str, labelled: bool, number: int) -> None:
-        """Note a maker of a metric's values.
+        """Note maker `number` of values of metric `name`, with labels if `labelled`.
 
         Raise TypeError if it makes a list, or values before were of another type.
         """
@@ -423,7 +423,7 @@ class EmptyList(TypeError):
 
 
 def joined(type_: Type, other: Type) -> Type | None:
-    """Return the common type, where `[]` fits any list; `None` if there is none."""
+    """Return the type common to both, where `[]` fits any list; `None` if none is."""
     if type_ == other or (other == EMPTY and isinstance(type_, SequenceType)):
         return type_
     if type_ == EMPTY and isinstance(other, SequenceType):
@@ -438,7 +438,7 @@ def joined(type_: Type, other: Type) -> Type | None:
 
 
 def fits(type_: Type, other: Type) -> bool:
-    """Return whether two types are equal if empty lists in `type_` fit any list."""
+    """Return whether `type_` is `other` but for empty lists, which fit any list."""
     return joined(type_, other) == other
 
 

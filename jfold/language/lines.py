@@ -67,7 +67,7 @@ class Lines:
     # ---- lines and variables
 
     def line(self, text: str) -> None:
-        """Append a line, indented by `depth`; note which block writes it."""
+        """Append line `text`, indented by `depth`; note which block writes it."""
         self.lines.append(INDENT * self.depth + text)
         # If several blocks write this line, it names none of them.
         where, node = self.g.where, self.g.node
@@ -96,7 +96,7 @@ class Lines:
     def variables_for(
         self, count: int, *wanted: str, others: Set[str] = frozenset()
     ) -> list[str]:
-        """Return new names of variables for the parts of one value, by `part_names`."""
+        """Return new names for `count` parts of a value, as `variable` does for one."""
 
         def is_taken(name: str) -> bool:
             return name in self.variables or name in others or of_source(name)
@@ -124,7 +124,7 @@ class Lines:
         self.region = Region()
 
     def variables_like(self, value: s.Symbol, wanted: str) -> s.Symbol:
-        """Return a copy of a value with a new variable for each leaf and length."""
+        """Return `value` with each leaf and length a new variable, called `wanted`."""
         names = iter(self.variables_for(len([*s.leaves(value)]), wanted))
 
         def part(x: s.Leaf | s.Items) -> s.Symbol:
@@ -136,14 +136,14 @@ class Lines:
         return s.map_parts(part, value)
 
     def assigned(self, wanted: str, value: s.Symbol) -> s.Symbol:
-        """Write code that assigns a value to new variables; return the variables."""
+        """Write code that assigns `value` to new variables `wanted`; return these."""
         result = self.variables_like(value, wanted)
         for name, text in zip(s.texts(result), s.texts(value), strict=True):
             self.line(f'{name} = {text}')
         return result
 
     def assign(self, targets: s.Symbol, value: s.Symbol) -> None:
-        """Write one line `a, b = c, d` that assigns a value to existing variables."""
+        """Write a line `a, b = c, d` that assigns `value` to variables `targets`."""
         texts = zip(s.texts(targets), s.texts(value), strict=True)
         if pairs := [pair for pair in texts if pair[0] != pair[1]]:
             left, right = (', '.join(x) for x in zip(*pairs, strict=True))
@@ -163,9 +163,10 @@ class Lines:
     def unpacked(
         self, like: s.Symbol, text: str, wanted: str = 'part', zipped: bool = False
     ) -> s.Symbol:
-        """Write code to unpack `text` into variables nested as `like`; return these.
+        """Write code to unpack `text` into `wanted` variables, nested as `like`.
 
-        If `zipped`, `text` is a list of items: a variable gets one leaf of all of them.
+        Return these. If `zipped`, `text` is a list of items: a variable gets one leaf
+        of all of them.
         """
         if isinstance(like, tuple):
             filled = [any(s.parts(x)) for x in like]
@@ -193,7 +194,7 @@ class Lines:
         return self.g.joined((self.name, key), value)
 
     def opened(self, value: s.Symbol) -> s.Symbol:
-        """Write code that unpacks lists nested in an item; return the unpacked item."""
+        """Write code that unpacks lists nested in item `value`; return it unpacked."""
 
         def leaf(x: s.Leaf) -> s.Symbol:
             return self.unpacked(x.item, x.text) if isinstance(x, s.Nested) else x
@@ -270,7 +271,8 @@ class Lines:
     def row(self, rows: Rows, entries: Sequence[tuple[Tape, str]]) -> str:
         """Return source text for the index of the next row in `rows`.
 
-        It is the row index of the region if in step, else the length of the first tape.
+        It is the row index of the region if in step, else the length of the first tape
+        in `entries`.
         """
         region, is_alone = self.region, self.g.is_alone(rows.key)
         # In step: the index of the region's rows, which is in a variable, holds here.
@@ -295,7 +297,7 @@ class Lines:
         return result
 
     def constants_for(self, indices: list[int], *wanted: str) -> list[s.Tensor]:
-        """Return several of the program's constants, the parts of one value."""
+        """Return the program's constants `indices`, the parts of one value."""
         names = self.g.constant_names_for(indices, *wanted)
         types = [self.g.tables.constants[index][0] for index in indices]
         pairs = zip(names, types, strict=True)
@@ -322,7 +324,7 @@ class Lines:
     def _numbers(
         self, makers: list[Maker], bases: list[str], row: str, wanted: str
     ) -> list[s.Tensor]:
-        """Return the row numbers `base + row`, in variables if not in step."""
+        """Return row numbers, `base + row`; if not in step, in variables `wanted`."""
         result, texts = list[s.Tensor](), [f'{base} + {row}' for base in bases]
         if self.region.row == row and not makers[0].recurrent:
             pairs = zip(makers, texts, strict=True)
@@ -334,7 +336,7 @@ class Lines:
         return result
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
-        """Write code that records a use of operation `o`; return its outputs."""
+        """Write code that records operation `o` on `inputs`; return its outputs."""
         g, use, chosen = self.g, Use(o, inputs), self.g.chosen
         if o in chosen.inside:  # fused into its reader, which records both
             types = enumerate(g.tables.listed[o].outputs)
@@ -388,7 +390,7 @@ class Lines:
     def _bases(
         self, o: int, inputs: list[s.Tensor], makers: Sequence[Maker]
     ) -> list[str]:
-        """Return, per output of `o`, source text of row numbers without the index."""
+        """Return, for each of `makers`, the text `base` of row numbers `base + row`."""
         g = self.g
         # The level is one above the highest input; the constant `maker.name` adds the
         # one. Of inputs on one level, such as outputs of one row, one number will do.

@@ -64,7 +64,7 @@ class Names:
         return name
 
     def constants(self, count: int, *wanted: str) -> list[str]:
-        """Reserve and return names for the parts of one value, as `part_names` does."""
+        """Reserve and return names for `count` parts of a value, by `free_names`."""
         names = free_names(count, wanted, self._is_used, self._used)
         self.taken.update(names)
         return names
@@ -85,7 +85,7 @@ class Names:
         return self._name_of[id(value)]
 
     def copied(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Return a copy of a dict; dicts with the same items share one copy.
+        """Return a copy of `table`; tables with the same items share one copy.
 
         Values are the same if their literals are equal; without literals, if they are
         one object.
@@ -100,10 +100,10 @@ def free_names(
     is_taken: Callable[[str], bool],
     used: dict[str, int],
 ) -> list[str]:
-    """Return names for the `count` parts of a value, after the first that is free.
+    """Return names for the `count` parts of a value, by the first free of `wanted`.
 
-    If none of `wanted` is, the last gets a number behind it; `used` has the numbers
-    given so far, by name without number.
+    If all are taken (`is_taken`), the last gets a number behind it; `used` has the
+    numbers given so far, by name without number.
     """
     for stem in wanted:
         names = part_names(stem, count)
@@ -118,13 +118,13 @@ def free_names(
 
 
 def part_names(stem: str, count: int) -> list[str]:
-    """Return names for the parts of one value: `word`, or `word_0`, `word_1`, ..."""
+    """Return `count` names for parts of a value: `stem`, or `stem_0`, `stem_1`, ..."""
     return [stem] if count == 1 else [f'{stem}_{k}' for k in range(count)]
 
 
 @functools.cache
 def list_name(item: str) -> str:
-    """Return a name for a list of values that `item`, a text of the source, stands for.
+    """Return a name for a list of values that `item`, a source text, stands for.
 
     'WORD + row' -> 'word_values', 'tree_of_x' -> 'tree_values', and for a list of such
     lists 'word_values' -> 'word_value_lists'.
@@ -165,7 +165,7 @@ def literal_of(value: Any) -> str | None:
 
 @functools.cache
 def identifier(wanted: str) -> str:
-    """Return a lower-case Python identifier that resembles a text: 'A b' -> 'a_b'."""
+    """Return a lower-case Python identifier that resembles `wanted`: 'A b' -> 'a_b'."""
     name = re.sub(r'\W+', '_', wanted, flags=re.ASCII).strip('_').lower() or 'value'
     if name[0].isdigit():
         # A letter first: constants differ from variables by upper case.
@@ -189,7 +189,7 @@ def wrapped(head: str, items: Sequence[str], tail: str, indent: str) -> list[str
 
 
 def commented(lines: Sequence[str], about: str, indent: str) -> Iterator[str]:
-    """Yield source lines with a comment: behind each, or above them if it is long."""
+    """Yield `lines` with comment `about` behind each or, if long, above at `indent`."""
     if max(map(len, lines)) + len(about) + 4 <= WIDTH:
         yield from (f'{line}  # {about}' for line in lines)
         return

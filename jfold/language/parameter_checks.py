@@ -183,7 +183,7 @@ def _places(paths: Iterable[Path]) -> str:
 
 
 def _by_path(params: object) -> dict[Path, Any]:
-    """Return the leaves of a pytree, keyed by the key paths of JAX."""
+    """Return the leaves of pytree `params`, keyed by the key paths of JAX."""
     return dict(jax.tree_util.tree_leaves_with_path(params))
 
 
@@ -204,7 +204,7 @@ def _has_dtype(array: Any, spec: Struct) -> bool:
 
 
 def _shown(leaf: Any) -> str:
-    """Return text for errors: an array's dtype and shape; of other objects a `repr`."""
+    """Return text for errors: dtype and shape of array `leaf`, of others a `repr`."""
     if hasattr(leaf, 'dtype'):
         return f'{leaf.dtype}{list(leaf.shape)}'
     return f'{short_repr(leaf)}, which is no array'

@@ -16,7 +16,7 @@ Types: TypeAlias = dict[b.Block, tuple[Type, Type]]  # of input and output, by b
 
 
 def all_types(typing: TypedExpression) -> Types:
-    """Return the input and output type of each block, at its first use."""
+    """Return the input and output type of each block in `typing`, at its first use."""
     waiting = [*typing.declarations.values(), typing.root]
     types: Types = {}
     seen: set[TypedUse | None] = {None}
@@ -30,7 +30,7 @@ def all_types(typing: TypedExpression) -> Types:
 
 
 def partial_types(root: b.Block, steps: int) -> tuple[Types, str]:
-    """Return an expression's types after so many steps, and the first error's text.
+    """Return the types in `root` after so many `steps`, and the first error's text.
 
     A step is a use of a block, or a constraint, such as a function to trace. The rules
     of all blocks have to be registered (`jfold.lower`).

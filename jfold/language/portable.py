@@ -85,7 +85,7 @@ def codec(make: Callable[..., Any], *names: str) -> Codec:
 
 
 def _fields(type_: type[Any]) -> Codec:
-    """Return a codec that stores all fields of a dataclass."""
+    """Return a codec that stores all fields of dataclass `type_`."""
     return codec(type_, *(x.name for x in fields(type_)))
 
 
@@ -192,7 +192,7 @@ CODECS: dict[type, Codec] = {
 
 
 def class_of(value: object) -> type:
-    """Return the key in `CODECS` for an object: its class, or a base class."""
+    """Return the key in `CODECS` for `value`: its class, or a base class."""
     for base in b.Function, b.Record:  # a subclass is stored as its base
         if isinstance(value, base):
             return base

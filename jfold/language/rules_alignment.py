@@ -288,7 +288,7 @@ def _indices(node: TypedUse, x: object, most: int, what: str, state: Walk) -> li
 
 
 def _repeated(item: s.Symbol, n: str, w: Lines) -> s.Symbol:
-    """Write code that repeats each leaf of a value `n` times; return the lists."""
+    """Write code that repeats each leaf of `item` `n` times; return the lists."""
 
     def part(x: s.Leaf | s.Items) -> s.Symbol:
         text = s.packed(x)
@@ -372,7 +372,7 @@ def _(block: b.Padded, node: Any, value: s.Symbol, w: Lines) -> s.Symbol:
 
 
 def _item_or_zero(operand: s.Items, k: int, zero: s.Symbol, w: Lines) -> s.Symbol:
-    """Write code that takes item `k` of a sequence, or `zero` from a shorter one."""
+    """Write code that takes item `k` of `operand`, or `zero` if that is shorter."""
     zeros = map(s.packed, s.parts(zero))  # a sequence in an item is one Python list
 
     def text(leaf: s.Leaf) -> str:

@@ -229,7 +229,7 @@ def _case_tests(
 
 
 def _test(key: str, literals: list[Any], key_fn: Any, hashable: bool) -> str:
-    """Return the source of a test whether variable `key` equals one of the literals."""
+    """Return source to test if `key` is in `literals`, by a set unless `hashable`."""
     if not hashable:
         # A set refuses keys without a hash, such as an array that equals a literal.
         return f'{key} in {{{", ".join(literals)}}}'

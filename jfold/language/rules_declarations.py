@@ -116,7 +116,7 @@ def _(block: b.Reference, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
-    """Return the memo key of `x` in a `Share`; raise `Misfit` without a hash."""
+    """Return the key of `x` in `declaration`'s memo; raise `Misfit` without a hash."""
     if declaration.key is id:
         return id(x.value)
     key = state.apply(node, declaration.key, x, 'what its key takes')
@@ -181,7 +181,7 @@ def _type_of(numbers: Numbers, types: Sequence[Type]) -> Type:
 
 
 def _check_unread(part: TypedUse, state: Inference) -> bool:
-    """Refuse an unread result that is not void; return whether its type is known."""
+    """Refuse unread output of `part` unless void; return whether its type is known."""
     type_ = state.types.resolve(part.output)
     if type_.ground and type_.terminal_types():
         hint = 'return it, or drop it by Void()'

@@ -80,7 +80,7 @@ def type_function(block: b.Function, node: TypedUse, state: Inference) -> Type:
 
 
 def _has_void(type_: Type) -> bool:
-    """Return whether a tuple, at any depth, has an item that is void."""
+    """Return whether `type_`, a tuple, has a void item at any depth."""
     waiting = [type_]
     for item in waiting:
         waiting += item.items if isinstance(item, Product) else ()

@@ -309,7 +309,7 @@ def _(block: b.GetItem, node: TypedUse, value: Any, w: Lines) -> Any:
 
 
 def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:
-    """Return an item or slice of a list; raise `Misfit` if out of range."""
+    """Return `items[key]`, an item or slice; raise `Misfit` if out of range."""
     if isinstance(key, slice):
         return items[key]
     if not -len(items) <= key < len(items):
@@ -320,7 +320,7 @@ def _item_at(node: TypedUse, items: list[Any], key: Any) -> Any:
 
 
 def _index_of(input_: Type, key: object) -> Any:
-    """Return an item's index in a tuple or struct; `key` for slices or other types."""
+    """Return `key`, as an index if it names an item of tuple or struct `input_`."""
     if isinstance(key, slice) or not isinstance(input_, Product):
         return key
     return input_.place(key)

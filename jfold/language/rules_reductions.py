@@ -124,7 +124,7 @@ def _reduced(group: list[Any], node: TypedUse, state: Walk) -> object:
 
 
 def _write_rounds(node: TypedUse, operand: s.Items, w: Lines) -> s.Symbol:
-    """Write a loop that combines neighbours in pairs; return the last value left."""
+    """Write a loop that combines pairs in `operand`; return the last value left."""
     combine = node.parts[0]
     name = w.variable('left')
     w.line(f'{name} = {s.packed(operand)}')
@@ -222,7 +222,7 @@ def _write_function(
 
 
 def _group_tapes(name: str, o: int, size: int, count: int, g: Round) -> list[Tape]:
-    """Return the tapes of operation `o`, which reduces a group with `count` numbers.
+    """Return tapes `name` of operation `o` on `size` items with `count` row numbers.
 
     Other places may apply `combine` to two values, with a tape for each input. Larger
     groups are of this function alone: one tape takes all their inputs at once.

@@ -41,7 +41,7 @@ NO_ITEMS: dict[type, str] = {
 
 
 def refuse_sequence(node: TypedUse, state: Inference, expected: str, got: Type) -> None:
-    """Raise TypeError for a type that is no sequence."""
+    """Raise TypeError, with text `expected`, for type `got`, which is no sequence."""
     fail(node, expected, str(state.types.resolve(got)), NO_ITEMS.get(type(got), ''))
 
 
@@ -72,7 +72,8 @@ def items_of(
 ) -> Type:
     """Return a type variable for the items of `node`'s input, or of type `of`.
 
-    It is bound once the type is known. Raise TypeError if the type is no sequence.
+    It is bound once the type is known, by `item_type`, which explains `broadcast`.
+    Raise TypeError if the type is no sequence.
     """
     item = state.types.fresh()
 

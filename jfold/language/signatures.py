@@ -49,7 +49,7 @@ def input_names(function: Function) -> list[str]:
 
 
 def keyword_names(function: Function) -> list[str]:
-    """Return the names of keyword-only parameters, without random keys."""
+    """Return the names of `function`'s keyword-only parameters, without random keys."""
     parameters = [x for x in _parameters(function.fn) or () if x.kind is x.KEYWORD_ONLY]
     return [x.name for x in parameters if x.name not in function.rngs]
 
@@ -68,7 +68,7 @@ def takes_specs(init: Callable[..., Any]) -> bool:
 
 
 def check_init(function: Function, count: int) -> None:
-    """Raise TypeError if a key and `count` specs would fill a setting of `init`."""
+    """Raise TypeError if a key and `count` specs fill a setting of `function.init`."""
     for parameter in _settings_of_init(function.init, count):
         raise TypeError(
             f'expected an `init` that takes {count} inputs, got one in which an input '

@@ -34,11 +34,11 @@ FEW_SITES = 4
 
 
 class Round:
-    """The state of one pass of source generation.
+    """The state of one round of source generation.
 
     Attributes:
-      facts: the facts that the pass before found.
-      seen: the facts of this pass so far.
+      facts: the facts that the round before found.
+      seen: the facts of this round so far.
       uses: the applications of operations.
       reads: per place, the producers of its inputs.
       renamed: from sets of place outputs to sets of operation outputs, by `facts`.
@@ -113,7 +113,7 @@ class Round:
         return component_of(program), are_recurrent(program), output_places(program)
 
     def is_settled_by(self, facts: Facts) -> bool:
-        """Set `facts`; return whether another pass would write the same source."""
+        """Set `facts`; return whether another round would write the same source."""
         before, self.facts = self.facts, facts
         # Producers change the text only by deciding which operations are recurrent.
         known = replace(facts, sources=before.sources, summands=before.summands)
@@ -147,9 +147,10 @@ class Round:
     def applied(
         self, o: int, inputs: Sequence[s.Tensor], reader: Use | None = None
     ) -> tuple[int, int]:
-        """Add a place that applies operation `o`; return the place and its operation.
+        """Add a place that applies `o` to `inputs`; return it and its operation.
 
-        The operation is `o` or, after unrolling, what replaces `o` at this place.
+        The operation is `o` or, after unrolling, what replaces `o` at this place. The
+        application is `reader`; `None` keeps makers of `inputs` from being fused.
         """
         place = len(self.seen.operations)
         if self.chosen.kinds is not None:
@@ -178,9 +179,9 @@ class Round:
         return 1 << self.bits[place] + output
 
     def level_text(self, o: int, tensor: s.Tensor) -> str:
-        """Return the source text for the level of an input of operation `o`.
+        """Return the source text for the level of `tensor`, an input of operation `o`.
 
-        It is '' if the input comes from outside the component of `o`, within which
+        It is '' if `tensor` comes from outside the component of `o`, within which
         levels are counted.
         """
         part = self.part[o]
@@ -234,14 +235,14 @@ class Round:
     def maker(
         self, wanted: str, type_: int, output: int = 0, recurrent: bool = False
     ) -> Maker:
-        """Add and return a `Maker`: an origin of tensors of type number `type_`."""
+        """Add and return a `Maker`, `wanted`, of tensors of type number `type_`."""
         upper = self.names.constant(identifier(wanted).rstrip('_').upper())
         number = 1 + len(self.makers)
         self.makers.append(Maker(upper, type_, number, output, recurrent))
         return self.makers[-1]
 
     def rows_of(self, kind: str, number: int, width: int) -> Rows:
-        """Return the table of an operation or result; on first use make its columns."""
+        """Return table `(kind, number)`; on first use make its `width` columns."""
         key = kind, number
         if key not in self.rows:
             self.rows[key] = Rows(key, [None] * width, (0,) * width)
@@ -267,7 +268,7 @@ class Round:
     ) -> tuple[Maker, Rows, Tape]:
         """Return maker, table and tape of the constants that use `site` reads.
 
-        Up to `FEW_SITES` uses with the same type and bound `below` have a tape each, to
+        Up to `FEW_SITES` uses with the same `type_` and `below` have a tape each, to
         be in step; more share one tape. If `numbers` is taken, a tape is called by
         `text`, the source of the object.
         """
@@ -301,7 +302,7 @@ class Round:
         return name
 
     def constant_names_for(self, indices: list[int], *wanted: str) -> list[str]:
-        """Return new names, as `constant_name` does, for the parts of one value."""
+        """Return new names, as `constant_name` does, for constants `indices`."""
         names = self.names.constants(len(indices), *wanted)
         self.constant_names.update(zip(names, indices, strict=True))
         return names
@@ -330,9 +331,9 @@ class Round:
     ) -> s.Symbol:
         """Return `value` with producers known at join `key` added, and with new levels.
 
-        Facts of this pass count too; else producers would reach one more function in
-        each pass. `aliases` has, per tensor, the index of the first one that shares its
-        level in this pass.
+        Facts of this round count too; else producers would reach one more function in
+        each round. `aliases` has, per tensor, the index of the first one that shares
+        its level in this round.
         """
         for facts in self.facts, self.seen:
             if key in facts.joined:
@@ -349,7 +350,7 @@ class Round:
     # ---- new facts
 
     def new_facts(self) -> Facts:
-        """Return the facts that this pass has found."""
+        """Return the facts that this round has found."""
         widths = enumerate(len(result.tensors) for result in self.results)
         results = (tuple(self.rows_of('result', r, n).makers) for r, n in widths)
         return replace(self.seen, sources=Producers(tuple(self.reads), tuple(results)))
@@ -385,7 +386,7 @@ def items_of(program: Operations) -> dict[int, list[int]]:
 
 
 def first_of_each(levels: Iterable[Any]) -> tuple[int, ...]:
-    """Return, per item, the index of the first equal item: 'aba' -> (0, 1, 0).
+    """Return, per item of `levels`, the first equal item's index: 'aba' -> (0, 1, 0).
 
     `None` equals no other item.
     """

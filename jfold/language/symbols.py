@@ -318,7 +318,7 @@ def with_makers(value: Symbol, sets: Iterator[ProducerSet]) -> Symbol:
 
 
 def levels(value: Symbol) -> Iterator[Any]:
-    """Yield a token per tensor outside sequences: the same token for the same level."""
+    """Yield a token per tensor in `value`, not in sequences: equal for equal levels."""
     return (part.level for part in parts(value) if isinstance(part, Tensor))
 
 

@@ -91,7 +91,7 @@ class Tables:
         return self.operation(combine.layer, items, item, from_left=size > 2)
 
     def constant(self, key: Hashable, value: np.ndarray[Any, Any]) -> int:
-        """Return the number of a constant [*shape], new for each new `key`."""
+        """Return the number of constant `value` [*shape], new for each new `key`."""
         if key not in self.known:
             self.known[key] = len(self.constants)
             number = self.type_number(TensorType(value.shape, value.dtype))

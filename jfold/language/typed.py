@@ -104,7 +104,7 @@ class TypedExpression:
 
 
 def _lines(root: TypedUse) -> Iterator[str]:
-    """Yield a line per use of a block; shared uses list their parts once."""
+    """Yield a line per block use in `root`; shared uses list their parts once."""
     waiting, seen = [(1, root)], set[int]()
     while waiting:
         depth, node = waiting.pop()

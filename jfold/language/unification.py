@@ -105,7 +105,7 @@ class Unifier:
         return self.resolve(type_).ground
 
     def unify(self, left: Type, right: Type) -> None:
-        """Make both types equal by binding variables.
+        """Make `left` and `right` equal by binding variables.
 
         The names of fields of `left` are added to those of `right`, which may get names
         from several sources, such as the cases of a `OneOf`.
@@ -132,7 +132,7 @@ class Unifier:
                 self._name(left, right, last)
 
     def _bind(self, variable: TypeVariable, type_: Type) -> None:
-        """Bind a variable; raise `Mismatch` if the type contains the variable."""
+        """Bind `variable` to `type_`; raise `Mismatch` if it contains the variable."""
         if self._occurs(variable, type_):
             raise Mismatch(ITSELF)
         self.bound[variable] = type_
@@ -165,7 +165,7 @@ class Unifier:
 
 
 def _pairs(left: Type, right: Type) -> list[tuple[Type, Type]]:
-    """Return two types' parts in pairs; raise `Mismatch` if kind or length differs."""
+    """Pair parts of `left` and `right`; raise `Mismatch` if kind or length differs."""
     if isinstance(left, Nested) and isinstance(right, Nested):
         # A tuple with names of fields unifies with one without.
         both = isinstance(left, TupleType) and isinstance(right, TupleType)

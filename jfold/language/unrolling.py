@@ -132,7 +132,7 @@ class Parts:
 def _parts_of(
     program: Operations, operations: Sequence[Operation], facts: Facts
 ) -> Parts:
-    """Return the recurrent operations of a program of `operations`, as `Parts`."""
+    """Return the `Parts` of `program` with other `operations` and their `facts`."""
     program = replace(
         program, operations=tuple(operations), sources=facts.merged(operations)
     )
@@ -147,7 +147,7 @@ def _parts_of(
 
 
 def _chained(program: Operations, facts: Facts) -> set[int]:
-    """Return the reductions that may reduce results of their own."""
+    """Return the reductions that, by `facts`, may reduce results of their own."""
     first, renamed = first_results(program), facts.renaming(program.operations)
     return {
         o
@@ -158,7 +158,7 @@ def _chained(program: Operations, facts: Facts) -> set[int]:
 
 
 def _is_segment_sum(program: Operations, part: Component) -> bool:
-    """Return whether a component can run as one segment sum, maximum or minimum.
+    """Return whether component `part` can run as one segment sum, maximum or minimum.
 
     Its operations have to be of one kind: all add numbers, or all take the maximum, or
     the minimum, of ordered numbers through which no gradient flows. With a gradient,
@@ -178,7 +178,7 @@ def _is_segment_sum(program: Operations, part: Component) -> bool:
 
 
 def _is_stopped(program: Operations, part: Component) -> bool:
-    """Return whether no gradient flows back to the results of a component."""
+    """Return whether no gradient flows back to the results of component `part`."""
     (t,) = program.operations[part.operations[0]].outputs
     if not program.types[t].differentiable:
         return True

@@ -84,7 +84,7 @@ class End(Path):
     place: CallPlace | None = None
 
     def step(self, text: str) -> Path:
-        """Return this path."""
+        """Return this path, without `text`."""
         return self
 
     def at(self, place: CallPlace | None) -> End:
@@ -260,7 +260,7 @@ class Walk:
     # ---- objects
 
     def as_object(self, x: Any) -> Located:
-        """Return nested tuples and lists of `Located` objects as one such object."""
+        """Return `x`, nested tuples and lists of `Located`, as one such object."""
         if isinstance(x, Located):
             return x
         parts = [self.as_object(part) for part in x]
@@ -391,7 +391,7 @@ def zero_of(type_: Type, node: TypedUse, state: Walk) -> Any:
 
 
 def tensor_leaves(x: object) -> Iterator[Any]:
-    """Yield the leaves of nested tuples, left to right, without `None`."""
+    """Yield the leaves of `x`, nested tuples, left to right, without `None`."""
     if isinstance(x, tuple):
         for part in x:
             yield from tensor_leaves(part)
@@ -407,7 +407,7 @@ def in_tuples(type_: Type, tensors: Iterator[Any]) -> Any:
 
 
 def path_of(x: object) -> Path | None:
-    """Return the longest common prefix of paths in a value; `None` without paths."""
+    """Return the longest common prefix of the paths in `x`; `None` without paths."""
     if isinstance(x, Located):
         return x.path
     if isinstance(x, list) and len(x) == 1:  # the path of the list itself
@@ -425,7 +425,7 @@ def common_prefix(paths: Iterable[Path]) -> Path | None:
 
 
 def _common(one: Path | None, other: Path) -> Path | None:
-    """Return the longest common prefix of two paths."""
+    """Return the longest common prefix of the paths `one` and `other`."""
     # Both ends move towards the root until they are one object, which is usually near.
     # `prefix` is the answer unless a step that is still to be compared differs.
     prefix = one
@@ -453,7 +453,7 @@ def _same_step(one: Path, other: Path) -> bool:
 
 
 def _step(value: object, key: object) -> str:
-    """Return the text of a step to a field: `.name`, `[key]` or `[start:stop]`."""
+    """Return the text of a step to `key` in `value`: `.key`, `[key]` or a slice."""
     by_item = hasattr(type(value), '__getitem__') and not hasattr(value, '_fields')
     if isinstance(key, str) and not by_item:
         return f'.{key}'
@@ -464,7 +464,7 @@ def _step(value: object, key: object) -> str:
 
 
 def _add_note(error: Exception, node: TypedUse, x: object) -> None:
-    """Add a note to an error raised inside a block: the block and its input."""
+    """Add a note to an error raised inside a block: block and input `x`."""
     # The error passes all enclosing blocks; only the innermost adds a note, and none
     # does if the text of the error names its block already.
     if getattr(error, '__notes__', None) or getattr(error, 'names_block', False):

@@ -77,7 +77,7 @@ def number(value: SupportsIndex) -> str:
 
 
 def item_at(value: s.Items, index: str, w: Lines) -> s.Symbol:
-    """Write code that indexes a sequence; return the item, its sequences as lists."""
+    """Write code that indexes `value`; return the item, with its sequences as lists."""
     if not any(s.leaves(value.items)):
         w.line(f'range({value.n})[{index}]  # there is one')
     return for_each_leaf(
@@ -108,7 +108,7 @@ def some_name(items: s.Leaf) -> str:
 
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
-    """Write code that slices a sequence by `[text]` to length `n`; return the slice."""
+    """Write code that slices `value` by `[text]` to length `n`; return the slice."""
     items = for_each_leaf(value.items, some_name, lambda x: f'{x.text}[{text}]', w)
     first = next(s.leaves(items), None)
     rest = f'range({value.n})[{text}]' if first is None else first.text
@@ -139,7 +139,7 @@ def sequence(value: Any, w: Lines) -> Any:
 def side_by_side(
     parts: tuple[Any, ...], wanted: str, text: Callable[[Any], str], w: Lines
 ) -> Any:
-    """Write, for each leaf, the list of `text(leaf)` over all values `parts`.
+    """Write, for each leaf, a list `wanted` of `text(leaf)` over all values `parts`.
 
     Return the lists, nested as one of the values, which have one structure.
     """
@@ -160,7 +160,7 @@ def side_by_side(
 
 
 def counted(value: s.Items, w: Lines) -> s.Items:
-    """Return a sequence whose length is an int or a variable, assigned if needed."""
+    """Return `value` with its length an int or a variable, assigned if needed."""
     if value.n.isidentifier() or value.n.isdigit():
         return value
     of = value.n.removeprefix('len(').removesuffix(')').removeprefix('items_of_')
