@@ -85,7 +85,7 @@ def next_state(gates: jax.Array, memory: jax.Array) -> jax.Array:
 
 def make_block(labels: int, width: int, words: int) -> jf.Block:
     """Logits [words] of a tree `(label, [subtrees])`."""
-    tree = jf.ForwardDeclaration()
+    tree = jf.ForwardDeclaration(name='tree')
     embed = nn.Embed(labels, width // 2)
     label = jf.GetItem(0) >> jf.Scalar('int32') >> jf.Function(embed, name='label')
     children = jf.GetItem(1) >> jf.Map(tree()) >> jf.Sum()

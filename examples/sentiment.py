@@ -123,7 +123,8 @@ def make_block(
     inner, softmax = jf.Function(inner, name='inner'), Logits(dropout.around)
     softmax = jf.Function(softmax, name='logits')
 
-    tree, number = jf.ForwardDeclaration(), jf.Scalar('int32')
+    tree = jf.ForwardDeclaration(name='tree')
+    number = jf.Scalar('int32')
     cases = {
         2: jf.GetItem(1) >> number >> word >> leaf,
         3: jf.Record({1: tree(), 2: tree()}) >> inner,

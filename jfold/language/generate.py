@@ -30,6 +30,7 @@ from jfold.language.writing import argument_text
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
+from jfold.types import TensorType
 
 MOST_ROUNDS = 64
 NO_FACTS = Facts()
@@ -75,7 +76,8 @@ class Generator(Round):
                 text = f'{memo}.get({entry}) or {text}'
             else:
                 text = f'{memo}[{entry}] if {entry} in {memo} else {text}'
-        of = s.packed(flat[0]).partition('_of_')[0] if flat else ''
+        of = s.packed(flat[0]) if flat else ''
+        of = 'item' if of.startswith('item_of_') else of
         wanted = f'{name}_of_{of}' if of.isidentifier() and len(of) < 16 else name
         if w.tail and not self.deep:
             self.joined((w.key, 'result'), like)
@@ -170,8 +172,12 @@ class Generator(Round):
 
     def _constants(self) -> Iterator[tuple[str, str]]:
         """Yield pairs (name, line): the source needs `line` where it uses `name`."""
-        yield 'record', '# A value is a number: its level, who makes it, its row there.'
-        yield 'LEVELS', '# In a recursion that is one LEVEL above the highest input.'
+        about = f'bits 0 to {ROW - 1} are its row, then comes who makes it'
+        yield 'record', f'# A value is a number: {about},'
+        about = (
+            f'from bit {self.level} on its level: in a recursion one above its inputs'
+        )
+        yield 'record', f'# {about}.'
         yield 'LEVELS', f'LEVEL = 1 << {self.level}'
         yield 'LEVELS', 'LEVELS = (1 << 63) - LEVEL'
         yield 'MAKER', f'MAKER = {(1 << self.level - ROW) - 1}'
@@ -180,7 +186,10 @@ class Generator(Round):
             base = f'LEVEL + ({base})' if maker.recurrent else base
             yield maker.name, f'{maker.name} = {base}'
         for name, index in self.constant_names.items():
-            yield name, f'{name} = {self.tables.places[index]}'
+            _, value = self.tables.constants[index]
+            type_ = TensorType(value.shape, value.dtype)
+            about = f'constant {self.tables.places[index]} of {type_}'
+            yield name, f'{name} = {self.tables.places[index]}  # {about}'
 
     def _record(self, w: Lines) -> Iterator[str]:
         """Yield the lines of `record`; `w` is the body of its loop over examples."""

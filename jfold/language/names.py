@@ -129,7 +129,7 @@ def list_name(item: str) -> str:
     'WORD + row' -> 'word_values', 'tree_of_x' -> 'tree_values', and for a list of such
     lists 'word_values' -> 'word_value_lists'.
     """
-    stem = identifier(item.split(' ', maxsplit=1)[0]).partition('_of_')[0]
+    stem = re.sub(r'_of_(x|item)\d*$', '', identifier(item.split(' ', maxsplit=1)[0]))
     if re.search(r'_(value|list)s\d*$', stem):
         return f'{_without_number(stem)[:-1]}_lists'
     if item.isidentifier() and _without_number(stem) == 'value':
@@ -146,14 +146,17 @@ def _without_number(name: str) -> str:
 @functools.cache
 def item_name(of: str) -> str:
     """Return a name for an item of list `of`: 'word_values' -> 'word_value'."""
-    stem = _without_number(of).removeprefix('some_')
+    of = of.removeprefix('some_')
+    if of.startswith('items_of_'):
+        return f'item_of_{of.removeprefix("items_of_")}'
+    stem = _without_number(of)
     if stem.endswith(('values', '_lists')):
         return stem[:-1]
     if stem.endswith('_list'):
         return stem.removesuffix('_list')
     if stem.startswith('repeated_'):
         return f'same_{stem.removeprefix("repeated_")}'
-    return f'item_of_{stem.removeprefix("items_of_")}'
+    return f'item_of_{stem}'
 
 
 def literal_of(value: Any) -> str | None:
@@ -193,8 +196,10 @@ def commented(lines: Sequence[str], about: str, indent: str) -> Iterator[str]:
     if max(map(len, lines)) + len(about) + 4 <= WIDTH:
         yield from (f'{line}  # {about}' for line in lines)
         return
-    text, arrow, result = about.partition(' -> ')
+    text, arrow, result = about.rpartition(' -> ')
     more = f'{indent}#     '
+    if not arrow:
+        text, result = result, ''
     for first in f'{indent}# {text}', f'{more}-> {result}' if arrow else '':
         yield from textwrap.wrap(first, WIDTH, subsequent_indent=more)
     yield from lines

@@ -215,8 +215,9 @@ def _write_function(
         tapes = _group_tapes(name, o, size, size * len(items), g)
         names = ', '.join(tape.name for tape in tapes)
         operations_text.append(f'({maker}, {names})')
-    texts = [*operations_text, highest, 'LEVELS', fill]
-    lines = [f'{name} = by_groups(  # a function, which reduces a list']
+    options = f'highest={highest}', 'levels=LEVELS', f'fill={fill}'
+    texts = [*operations_text, ', '.join(options)]
+    lines = [f'{name} = by_groups(  # a function that reduces a list']
     lines += [f'{INDENT}{text},' for text in texts]
     g.functions += [*(INDENT + line for line in [*lines, ')']), '']
 
@@ -234,7 +235,9 @@ def _group_tapes(name: str, o: int, size: int, count: int, g: Round) -> list[Tap
             if not isinstance(columns[k], Tape):
                 columns[k] = g.tape(about, f'{name}_{size}_{k}')
     elif rows.counter is None:
-        columns[:] = [g.tape(about, f'{name}_{size}', width=count)] * count
+        columns[:] = [
+            g.tape(f'{about}, {count} entries a row', f'{name}_{size}', width=count)
+        ] * count
     tapes = cast(list[Tape], list(dict.fromkeys(columns)))
     rows.counter = tapes[0]
     return tapes
@@ -249,4 +252,4 @@ def _highest_text(o: int, items: list[Any], g: Round) -> str:
     if g.is_recurrent(o):
         makers = union(leaf.makers for leaf in items)
         text = g.level_text(o, s.Tensor('y', makers=makers))
-    return 'max' if text == 'y' else f'lambda numbers: max([{text} for y in numbers])'
+    return 'max' if text == 'y' else f'lambda group: max([{text} for y in group])'

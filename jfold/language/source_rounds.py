@@ -282,13 +282,11 @@ class Round:
             wanted = 'vectors' if type_.shape else 'numbers'
             if isinstance(type_, KeyType):
                 wanted = f'{type_.name}_keys'
+            elif isinstance(site, tuple):  # of sequences in the rows of a result
+                wanted = 'lengths'
             limit = '' if below is None else f' below {below}'
-            own = (
-                f'{text.partition("_of_")[0]}_{wanted}'
-                if text.isidentifier()
-                else wanted
-            )
-            tape = self.tape(f'{type_}{limit}', wanted, own)
+            of = f'{text.removeprefix("item_of_")}_' if text.isidentifier() else ''
+            tape = self.tape(f'{type_}{limit}', wanted, f'{of}{wanted}')
             self.own[key] = self.maker(tape.name, t), rows, tape
         return self.own[key]
 

@@ -130,7 +130,7 @@ def sequence(value: Any, w: Lines) -> Any:
         name = w.variable('items')
         w.line(f'{name} = sequence({x})')
     elif value.kind not in (list, tuple):
-        name = w.variable(f'items_of_{x.partition("_of_")[0]}')
+        name = w.variable(f'items_of_{"item" if x.startswith("item_of_") else x}')
         w.line(f'{name} = {x} if type({x}) is list else sequence({x})')
     # The class of the sequence is not that of its items.
     return s.Items(s.Object(name), f'len({name})')
@@ -164,7 +164,7 @@ def counted(value: s.Items, w: Lines) -> s.Items:
     if value.n.isidentifier() or value.n.isdigit():
         return value
     of = value.n.removeprefix('len(').removesuffix(')').removeprefix('items_of_')
-    name = w.variable('n', f'n_of_{of}')
+    name = w.variable('n', f'n_of_{of if of.isidentifier() else "all"}')
     w.line(f'{name} = {value.n}')
     return s.Items(value.items, name)
 

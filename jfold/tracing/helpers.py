@@ -266,16 +266,21 @@ def by_groups(
         return made
 
     def of_tuples(items: list[Any]) -> Any:
-        if len(items) == 1:
+        n = len(items)
+        if n == 1:
             return items[0]
-        if len(items) not in sizes:
+        if n not in whole:
             return in_groups(items)
-        makers, *tapes = {2: pair, 4: four, 8: eight}[len(items)]
+        makers, *tapes = pair if n == 2 else four if n == 4 else eight
         numbers = [number for item in items for number in item]
-        width = len(numbers) // len(tapes)
-        row = (highest(numbers) & levels) + len(tapes[0]) // width
-        for k, tape in enumerate(tapes):
-            tape.extend(numbers[k * width : (k + 1) * width])
+        row = highest(numbers) & levels
+        if n == 2:
+            row += len(tapes[0])
+            for tape, number in zip(tapes, numbers, strict=True):
+                tape.append(number)
+        else:
+            row += len(tapes[0]) // len(numbers)
+            tapes[0].extend(numbers)
         return tuple([x + row for x in makers])
 
     if isinstance(pair[0], tuple):
