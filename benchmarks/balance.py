@@ -21,7 +21,7 @@ from measuring import begin, jax_parser
 from options import fill, say
 from report import ROOT, Row
 
-from jfold.scheduling.assignment import assign_evenly
+from jfold.scheduling.shard_assignment import assign_evenly
 from jfold.scheduling.shards import Shards, make_shards
 
 sys.path.append(str(ROOT / 'examples'))

@@ -16,7 +16,7 @@ from jfold.language import (
     rules_functions,
     rules_inputs,
     rules_records,
-    rules_reductions,
+    rules_reduce,
     rules_sequences,
 )
 from jfold.language.endless_recursion import endless_recursion
@@ -45,7 +45,7 @@ from jfold.types import (
 __all__ = 'FAMILIES', 'input_type', 'lower', 'lower_typed', 'result_type'
 FAMILIES = (
     *(rules_inputs, rules_functions, rules_records, rules_control),
-    *(rules_declarations, rules_sequences, rules_reductions, rules_alignment),
+    *(rules_declarations, rules_sequences, rules_reduce, rules_alignment),
 )
 MOST_TENSORS = 1 << 16  # each is an array of its own, and a line of the program
 EXPECTED = 'a result of tensors, in tuples and sequences'

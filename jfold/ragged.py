@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from jfold.base.errors import check_at_least, short_repr
+from jfold.base.arguments import check_at_least
+from jfold.base.errors import short_repr
 from jfold.base.functions import mean_of_rows
 from jfold.base.late import Displayed
 from jfold.base.structs import TUPLE, StructForm, flatten_once, is_leaf, is_struct

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from jfold.base.arguments import is_int
 from jfold.base.arrays import dtype_of, shape_of
-from jfold.base.errors import is_int
 from jfold.base.printing import Printed, full_text
 from jfold.base.structs import TUPLE, Form, StructForm, flatten_once, is_struct
 from jfold.base.tracebacks import api_boundary

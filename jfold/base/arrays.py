@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from jfold.base.errors import is_int
+from jfold.base.arguments import is_int
 
 if TYPE_CHECKING:
     from chex import ArrayTree

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors about data and programs, and checks of arguments that raise errors."""
+"""The errors about data and programs, and the texts in them."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeGuard
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -94,95 +94,6 @@ class BadItem(Exception):
 def hint_for(value: object) -> str:
     """Return the hint to use `Optional` if the value is `None`, else ''."""
     return 'put it in an Optional, which takes `None`' if value is None else ''
-
-
-def is_int(value: object) -> TypeGuard[int]:
-    """Return whether a value is an int of Python or NumPy, but no bool."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def check_at_least(name: str, value: object, least: int) -> int:
-    """Return `value` as an int of at least `least`; errors call it `name`.
-
-    Raises TypeError if it is no int, and ValueError if it is less.
-    """
-    if not is_int(value):
-        hint = ''
-        with contextlib.suppress(ValueError, OverflowError):  # for `2.0` and `'2'`
-            if isinstance(value, str | float) and (number := float(value)).is_integer():
-                hint = f'; write `{name}={int(number)}`'
-        raise TypeError(f'expected `{name}` as int, got {value!r}{hint}')
-    if value < least:
-        text = f'expected `{name}` of at least {least}, got {value}'
-        raise ValueError(f'{text}; write `{name}={least}` or more')
-    return int(value)
-
-
-def expect(name: str, value: object, fits: bool, kind: str, hint: str = '') -> None:
-    """Raise TypeError 'expected `name` as <kind>, got <value>' unless `fits` is true.
-
-    `kind` says what would fit, such as 'a function', `hint` what to write instead.
-    """
-    if not fits:
-        more = f': {hint}' if hint else ''
-        raise TypeError(f'expected `{name}` as {kind}, got {short_repr(value)}{more}')
-
-
-def check_int(name: str, value: Any) -> int:
-    """Return `value` as an int; raise TypeError on `name` unless `is_int(value)`."""
-    expect(name, value, is_int(value), 'int')
-    return int(value)
-
-
-MAX_SPARE_ROWS = 1 << 20
-
-
-def result_rows(size: object, examples: int) -> int:
-    """Return how many rows results have: `examples` if `size` is `None`, else `size`.
-
-    Raises:
-      TypeError: `size` is no int.
-      ValueError: `size` is negative or less than `examples`, or exceeds `examples` by
-        more than `MAX_SPARE_ROWS`.
-    """
-    rows = examples if size is None else check_at_least('size', size, 0)
-    if rows < examples:
-        raise ValueError(
-            f'expected at most {rows} examples, as `size` says, got {examples}'
-        )
-    check_spare_rows('size', rows, examples)
-    return rows
-
-
-def check_spare_rows(name: str, rows: int, examples: int) -> None:
-    """Raise ValueError about `name` if `rows - examples` exceeds `MAX_SPARE_ROWS`."""
-    if rows - examples > MAX_SPARE_ROWS:
-        raise ValueError(
-            f'expected `{name}` of at most {examples + MAX_SPARE_ROWS:,} for '
-            f'{examples:,} examples, got {rows:,}: results have a row for each, used '
-            f'or not, so pass `{name}={max(examples, 1)}` to have all in one batch'
-        )
-
-
-def check_examples(examples: object) -> Iterable[Any]:
-    """Return `examples` unchanged if it is a list or another iterable of examples.
-
-    Raises:
-      TypeError: `examples` may be a single example (a tuple, str, bytes, mapping or
-        set), or is not iterable.
-    """
-    if isinstance(examples, list):  # as nearly always
-        return examples
-    single = isinstance(examples, tuple | str | bytes | Mapping | set | frozenset)
-    if single or not isinstance(examples, Iterable):
-        hint = 'pass `[example]`'
-        if isinstance(examples, tuple):
-            hint = 'pass `[example]` if it is one, `list(examples)` if it holds several'
-        elif isinstance(examples, set | frozenset):
-            hint = 'it has no order, pass `sorted(examples)`'
-        got = type(examples).__name__
-        raise TypeError(f'expected a sequence of examples, got {got}: {hint}')
-    return examples
 
 
 MASKED = 'some of it masked: fill it, `x.filled(0)`, or leave it out'

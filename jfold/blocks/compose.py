@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.base.errors import expect, short_repr
+from jfold.base.arguments import expect
+from jfold.base.errors import short_repr
 from jfold.base.operands import (
     SCOPE,
     Item,

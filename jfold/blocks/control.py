@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jfold.base.errors import check_int, expect
+from jfold.base.arguments import check_int, expect
 from jfold.base.printing import Printed, callable_name, in_braces, in_call
 from jfold.base.structs import is_leaf
 from jfold.base.tracebacks import api_boundary

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jfold.base.arguments import check_at_least, check_int, expect
 from jfold.base.arrays import array_spec
-from jfold.base.errors import check_at_least, check_int, expect
 from jfold.base.printing import callable_name
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Function, Pipe, block

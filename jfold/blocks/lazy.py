@@ -24,7 +24,8 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, overload
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.errors import expect, short_repr
+from jfold.base.arguments import expect
+from jfold.base.errors import short_repr
 from jfold.base.functions import take_item
 from jfold.base.operands import RECORDER, SCOPE, Operand, with_number
 from jfold.base.printing import callable_name

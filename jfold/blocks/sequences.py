@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jfold.base.errors import expect, is_int
+from jfold.base.arguments import expect, is_int
 from jfold.base.printing import Printed, in_call
 from jfold.combinators import (
     Block,

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from jfold.base.errors import InputError, ProgramBudgetError, check_at_least
+from jfold.base.arguments import check_at_least
+from jfold.base.errors import InputError, ProgramBudgetError
 from jfold.base.tracebacks import api_boundary
 from jfold.data.corpus import Corpus
 from jfold.data.prefetch import Prefetcher
@@ -35,8 +36,8 @@ from jfold.data.sampler import (
     state_of,
 )
 from jfold.data.scheduler import Scheduling
-from jfold.scheduling.assignment import assign_evenly
 from jfold.scheduling.schedule import Schedule, on_device
+from jfold.scheduling.shard_assignment import assign_evenly
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.scheduling.spec import Capacity
 

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jfold.base.errors import MASKED, check_at_least, expect, has_masked
+from jfold.base.arguments import check_at_least, expect
+from jfold.base.errors import MASKED, has_masked
 from jfold.base.late import Displayed
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced, fit_graph, graph_in, structure_differences
@@ -33,7 +34,6 @@ from jfold.files import storage
 from jfold.files.storage import check_path, note_missing, parts_in, reading
 from jfold.graph import Graph, labels_of
 from jfold.program.operations import Program
-from jfold.scheduling.assignment import default_assignment, rows_of_shard
 from jfold.scheduling.demands import (
     Profiles,
     capacity,
@@ -47,6 +47,7 @@ from jfold.scheduling.demands import (
 )
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.selections import Demands, Selection, select
+from jfold.scheduling.shard_assignment import default_assignment, rows_of_shard
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.scheduling.spec import Capacity
 from jfold.scheduling.staircase import larger

@@ -44,7 +44,7 @@ from jfold.language.lazy_expression import Reader
 from jfold.language.typed import TypedUse
 from jfold.program.operations import Program
 from jfold.scheduling.layout import active_types
-from jfold.tracing.helpers import HELPERS, Numbers
+from jfold.tracing.strict_reading import HELPERS, Numbers
 from jfold.types import Type
 
 FORMAT = 4  # of graphs and demands; raised when numbering, levels or sums change

@@ -15,17 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.errors import check_at_least, check_spare_rows
+from jfold.base.arguments import check_at_least, check_spare_rows
 from jfold.data.agreement import Channel
 from jfold.data.corpus import Corpus, adopt_corpus
 from jfold.data.scheduler import Scheduler, Scheduling
-from jfold.scheduling.assignment import (
+from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.shard_assignment import (
     ShardAssignment,
     assign_evenly,
     default_assignment,
     rows_of_shard,
 )
-from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.shards import Shards
 
 Array = np.ndarray[Any, Any]

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jfold.base.errors import check_examples
+from jfold.base.arguments import check_examples
 from jfold.data.adoption import Traced, graph_in
 from jfold.data.agreement import Channel, Processes
 from jfold.data.fingerprint import digest_of, fingerprint
@@ -28,18 +28,18 @@ from jfold.graph import labels_of
 from jfold.language.portable import portable
 from jfold.lower import lower_typed
 from jfold.program.operations import Program
-from jfold.scheduling.assignment import (
-    ShardAssignment,
-    assign_in_order,
-    default_assignment,
-    rows_of_shard,
-)
 from jfold.scheduling.budget import Budget, FixedBudget
 from jfold.scheduling.demands import capacity, chance, demands, margins, profiles
 from jfold.scheduling.fill import fill
 from jfold.scheduling.growth import Headroom
 from jfold.scheduling.schedule import Schedule
 from jfold.scheduling.selections import Selection, select
+from jfold.scheduling.shard_assignment import (
+    ShardAssignment,
+    assign_in_order,
+    default_assignment,
+    rows_of_shard,
+)
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity, Spec, of_one_shard
 from jfold.tracing.record import trace

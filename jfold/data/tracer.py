@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jfold.base.errors import InputError, check_examples
+from jfold.base.arguments import check_examples
+from jfold.base.errors import InputError
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced
 from jfold.data.corpus import Corpus, write

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import expect
+from jfold.base.arguments import expect
 from jfold.base.keys import Rngs, node_key
 from jfold.device.random_keys import make_draws
 from jfold.language import eager_twin

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.errors import check_examples, expect
+from jfold.base.arguments import check_examples, expect
 from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build

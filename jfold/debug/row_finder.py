@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jfold.language.expression import Expression, PathOnly, Paths
-from jfold.language.rules_reductions import GROUPS
+from jfold.language.rules_reduce import GROUPS
 from jfold.language.typed import TypedUse
 from jfold.language.walk import (
     Located,

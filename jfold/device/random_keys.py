@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from jfold.base.errors import expect
+from jfold.base.arguments import expect
 from jfold.base.keys import Rngs, check_key, node_key
 from jfold.base.memo import memoized
 from jfold.program.operations import Layer, Operations

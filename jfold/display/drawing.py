@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jfold.base.errors import InputError, check_int, short_repr
+from jfold.base.arguments import check_int
+from jfold.base.errors import InputError, short_repr
 from jfold.base.printing import short_text
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block

@@ -36,7 +36,8 @@ from typing import IO, Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from jfold.base.errors import describe_error, expect
+from jfold.base.arguments import expect
+from jfold.base.errors import describe_error
 
 Array = np.ndarray[Any, Any]
 FilePath: TypeAlias = str | os.PathLike[str]

@@ -12,7 +12,7 @@ import jax
 from flax import nnx
 from jax.typing import ArrayLike
 
-from jfold.base.errors import expect
+from jfold.base.arguments import expect
 from jfold.base.structs import key_name
 from jfold.base.tracebacks import api_boundary
 from jfold.combinators import Block, Convertible, Function, convert_to_block

@@ -27,7 +27,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jfold import blocks as b
-from jfold.base.errors import check_examples, expect
+from jfold.base.arguments import check_examples, expect
 from jfold.base.memo import memoized
 from jfold.base.operands import noting_flax_modules
 from jfold.base.printing import callable_name

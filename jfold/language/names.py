@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jfold.tracing.helpers import HELPERS
+from jfold.tracing.strict_reading import HELPERS
 
 INDENT = '    '
 WIDTH = 88  # columns of the source, where names are not too long

@@ -19,7 +19,7 @@ from jfold.base.structs import StructForm, plain_containers
 from jfold.blocks.compose import Composition
 from jfold.language.forwarding import Forwarding
 from jfold.language.lazy_expression import Reader, learned_reader
-from jfold.language.rules_reductions import Fill
+from jfold.language.rules_reduce import Fill
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.program.operations import Layer, Program
 

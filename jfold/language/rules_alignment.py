@@ -30,7 +30,7 @@ from jfold.language.writing import (
     zeros_written,
 )
 from jfold.language.writing import number as number_of
-from jfold.tracing.helpers import grouped, index_of, ints_of
+from jfold.tracing.strict_reading import grouped, index_of, ints_of
 from jfold.types import (
     BroadcastType,
     ObjectType,

@@ -28,7 +28,7 @@ from jfold.language.writing import (
     write_lookup,
     zeros_written,
 )
-from jfold.tracing.helpers import Numbers
+from jfold.tracing.strict_reading import Numbers
 from jfold.types import ObjectType, Type, VoidType
 
 NO_ENTRY = 'pass `default=` for what a table lacks'

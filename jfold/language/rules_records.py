@@ -22,7 +22,7 @@ from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import EXAMPLE, Located, Walk, misfit, path_of, walk
 from jfold.language.writing import as_object, cut, item_at, literal, number
-from jfold.tracing.helpers import PICK, count_of, length_of
+from jfold.tracing.strict_reading import PICK, count_of, length_of
 from jfold.types import (
     ObjectType,
     Product,

@@ -22,20 +22,21 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import InputError, describe_error, hint_for, is_int, short_repr
+from jfold.base.arguments import is_int
+from jfold.base.errors import InputError, describe_error, hint_for, short_repr
 from jfold.base.tracebacks import line_text
 from jfold.base.trampoline import Steps
 from jfold.blocks.lazy import CallPlace, PlacedNode
 from jfold.language.function_layers import LazyCalls
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.tracing.helpers import (
+from jfold.tracing.strict_reading import (
     ABSENT,
     listed,
     reads_no_items,
     why_no_sequence,
     why_no_value,
 )
-from jfold.tracing.helpers import field as field_of
+from jfold.tracing.strict_reading import field as field_of
 from jfold.types import Product, SequenceType, TensorType, Type, VoidType
 
 # The memo of uses with `node.shared`: their last input and its value.

@@ -14,7 +14,7 @@ from jfold.language.lines import RETURNED, Lines
 from jfold.language.names import item_name, literal_of
 from jfold.language.typed import TypedUse
 from jfold.program.components import union
-from jfold.tracing.helpers import reads_no_items
+from jfold.tracing.strict_reading import reads_no_items
 from jfold.types import Product, SequenceType, TensorType, Type, leaf_types
 
 

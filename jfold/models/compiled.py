@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from jfold.base.errors import expect
+from jfold.base.arguments import expect
 from jfold.base.memo import Recent
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import adopt_spec

@@ -12,7 +12,7 @@ import jax
 from jax.custom_batching import custom_vmap
 from jax.export import Exported
 
-from jfold.base.errors import check_at_least, check_examples, expect
+from jfold.base.arguments import check_at_least, check_examples, expect
 from jfold.base.late import Displayed
 from jfold.base.structs import plain_containers
 from jfold.base.tracebacks import api_boundary
@@ -25,8 +25,8 @@ from jfold.data.tracer import trace_corpus
 from jfold.data.tracer import tracer as make_tracer
 from jfold.language.parameter_checks import check_kept, check_params
 from jfold.program.operations import Program
-from jfold.scheduling.assignment import default_assignment
 from jfold.scheduling.schedule import Schedule, check_not_stacked
+from jfold.scheduling.shard_assignment import default_assignment
 from jfold.scheduling.spec import Capacity, Spec
 
 # `apply` in a file: takes leaves of parameters, indices, constants; returns results.

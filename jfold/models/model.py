@@ -11,7 +11,8 @@ from typing import Any
 import jax
 from jax.typing import ArrayLike
 
-from jfold.base.errors import ProgramBudgetError, check_examples, expect
+from jfold.base.arguments import check_examples, expect
+from jfold.base.errors import ProgramBudgetError
 from jfold.base.keys import Rngs, check_key
 from jfold.base.late import Displayed
 from jfold.base.memo import Recent, Stays, memoized
@@ -33,13 +34,13 @@ from jfold.lower import lower
 from jfold.models import explain as explaining
 from jfold.models.compile_times import note
 from jfold.models.compiled import CompiledStep, compile_step
-from jfold.models.growing import growing
+from jfold.models.lazy_growth import growing
 from jfold.program.operations import Program
 from jfold.runtime import make_execute
-from jfold.scheduling.assignment import default_assignment
 from jfold.scheduling.budget import Budget
 from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.selections import Selection
+from jfold.scheduling.shard_assignment import default_assignment
 from jfold.scheduling.shards import Sharding, make_shards
 from jfold.scheduling.spec import SAVE_PRODUCTS, Capacity, check_options
 

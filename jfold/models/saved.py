@@ -20,8 +20,9 @@ from jax import export
 from jax.tree_util import keystr, tree_leaves_with_path
 
 import jfold
+from jfold.base.arguments import expect
 from jfold.base.arrays import array_spec
-from jfold.base.errors import describe_error, expect, short_repr
+from jfold.base.errors import describe_error, short_repr
 from jfold.base.structs import leaf_restorer, plain_containers, plain_leaves
 from jfold.base.tracebacks import api_boundary
 from jfold.data.agreement import capacity_as_json, capacity_of_json

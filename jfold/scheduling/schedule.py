@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
-from jfold.base.errors import expect
+from jfold.base.arguments import expect
 from jfold.base.functions import mean_of_rows
 from jfold.base.late import Displayed
 from jfold.base.tracebacks import api_boundary

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from jfold.base.errors import check_at_least, expect
+from jfold.base.arguments import check_at_least, expect
 from jfold.base.memo import Memoized, Stays, cached_property, memoized
 from jfold.program.operations import Operations
 from jfold.scheduling.shards import Shards

@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jfold.base.errors import BadItem, expect, has_masked, short_repr
+from jfold.base.arguments import expect
+from jfold.base.errors import BadItem, has_masked, short_repr
 from jfold.graph import Array
 from jfold.ragged import Ragged
 from jfold.scheduling.layout import layout

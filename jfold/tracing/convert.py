@@ -22,7 +22,7 @@ from jfold.base.errors import (
     hint_for,
     short_repr,
 )
-from jfold.tracing.helpers import why_no_sequence
+from jfold.tracing.strict_reading import why_no_sequence
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]

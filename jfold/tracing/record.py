@@ -16,7 +16,7 @@ from jfold.base.errors import BadItem, InputError, describe_error
 from jfold.base.memo import Memoized, memoized
 from jfold.graph import Graph
 from jfold.tracing import deep
-from jfold.tracing.helpers import HELPERS
+from jfold.tracing.strict_reading import HELPERS
 from jfold.tracing.tape_reader import Recording, TapeReader
 
 # The result of `record`: `ends` and tapes, as `tape_reader.py` describes them.

@@ -14,7 +14,7 @@ from agreement import agree
 from checking import same
 
 import jfold as jf
-from jfold.tracing.helpers import groups_of
+from jfold.tracing.strict_reading import groups_of
 
 NUMBERS = jf.Map(jf.Scalar())
 LENGTHS = [*range(20), 63, 64, 65, 66, 73, 511, 512, 513]

@@ -12,7 +12,7 @@ import pytest
 
 import jfold as jf
 from jfold.language.names import commented, free_names, item_name, list_name, wrapped
-from jfold.tracing.helpers import by_groups
+from jfold.tracing.strict_reading import by_groups
 
 LISTS = {  # what stands for an item: the name of a list of such, and of one of the list
     'WORD + row': ('word_values', 'word_value'),

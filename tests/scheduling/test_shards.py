@@ -22,7 +22,7 @@ from meshes import over_devices
 from tree_corpora import forest
 
 import jfold as jf
-from jfold.scheduling.assignment import assign_evenly, assign_in_order
+from jfold.scheduling.shard_assignment import assign_evenly, assign_in_order
 from jfold.scheduling.shards import make_shards
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
 

@@ -12,7 +12,7 @@ import numpy as np
 from jfold.base.functions import additive_identity
 from jfold.graph import Graph, Table, concatenate
 from jfold.language.expression import Expression
-from jfold.language.rules_reductions import GROUPS
+from jfold.language.rules_reduce import GROUPS
 from jfold.language.source_rounds import items_of
 from jfold.language.symbols import Use
 from jfold.language.typed import TypedUse

@@ -26,8 +26,8 @@ from walked import recorded
 
 import jfold as jf
 from jfold.program.operations import Program
-from jfold.tracing.helpers import field as get
 from jfold.tracing.record import trace
+from jfold.tracing.strict_reading import field as get
 
 Pair = collections.namedtuple('Pair', 'left right')
 

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.errors import MASKED, check_at_least, expect, has_masked, short_repr
+from jfold.base.arguments import check_at_least, expect
+from jfold.base.errors import MASKED, has_masked, short_repr
 from jfold.base.tracebacks import api_boundary
 from jfold.blocks.inputs import InputTransform, Scalar
 from jfold.combinators import Block, Function

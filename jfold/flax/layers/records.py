@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from jfold.base.errors import MASKED, check_at_least, has_masked
+from jfold.base.arguments import check_at_least
+from jfold.base.errors import MASKED, has_masked
 from jfold.base.tracebacks import api_boundary
 from jfold.blocks.control import Concat, ForwardDeclaration, Optional
 from jfold.blocks.inputs import InputTransform, Scalar, Vector

@@ -11,7 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jfold.base.errors import check_at_least, expect, short_repr
+from jfold.base.arguments import check_at_least, expect
+from jfold.base.errors import short_repr
 from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import compose
 from jfold.blocks.inputs import Zeros

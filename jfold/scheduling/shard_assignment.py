@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jfold.base.errors import check_at_least, check_spare_rows, result_rows
+from jfold.base.arguments import check_at_least, check_spare_rows, result_rows
 from jfold.graph import Array
 from jfold.scheduling.selections import Selection
 from jfold.scheduling.shards import Shards

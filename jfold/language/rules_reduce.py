@@ -26,7 +26,7 @@ from jfold.language.typed import TypedUse
 from jfold.language.walk import Walk, walk, zero_of
 from jfold.language.writing import Branches, counted, sequence
 from jfold.program.components import union
-from jfold.tracing.helpers import groups_of
+from jfold.tracing.strict_reading import groups_of
 from jfold.types import TupleType, Type
 
 GROUPS = 2, 4, 8  # numbers of items that an associative `combine` reduces at once
