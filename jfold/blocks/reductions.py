@@ -11,15 +11,7 @@ import jax.numpy as jnp
 from jfold.base.functions import ratio
 from jfold.base.tracebacks import api_boundary
 from jfold.blocks.compose import Wire, compose
-from jfold.blocks.sequences import (
-    Broadcast,
-    Length,
-    Map,
-    Padded,
-    Reduce,
-    ZipWith,
-    check_positive,
-)
+from jfold.blocks.sequences import Broadcast, Length, Map, Padded, Reduce, ZipWith
 from jfold.combinators import AllOf, Block, Convertible, Function, Pipe
 
 
@@ -67,7 +59,6 @@ def Stack(length: int) -> Pipe:
     Raises:
       TypeError: `length` is no int; ValueError: it is not positive.
     """
-    check_positive('Stack', 'length', length)
     return Padded(length) >> Function(stack)
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jfold.base.arguments import expect, is_int
+from jfold.base.arguments import check_at_least, expect, is_int
 from jfold.base.printing import Printed, in_call
 from jfold.combinators import (
     Block,
@@ -26,15 +26,6 @@ from jfold.combinators import (
     convert_to_block,
 )
 from jfold.types import TensorType
-
-
-def check_positive(block: str, option: str, value: object) -> None:
-    """Raise an error that names block and option unless `value` is a positive int."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f'{block}: expected `{option}` as int, got {value!r}')
-    if value < 1:
-        raise ValueError(f'{block}: expected `{option}` of at least 1, got {value}')
-
 
 # By the function with which a `Reduce` combines, the short name that it prints as.
 NAMES: dict[Any, str] = {jnp.add: 'Sum', jnp.maximum: 'Max', jnp.minimum: 'Min'}
@@ -271,7 +262,7 @@ class Padded(Block):
     length: int
 
     def __post_init__(self) -> None:
-        check_positive('Padded', 'length', self.length)
+        vars(self).update(length=check_at_least('length', self.length, 1))
 
 
 @block
@@ -400,4 +391,4 @@ class NGrams(Block):
     n: int
 
     def __post_init__(self) -> None:
-        check_positive('NGrams', 'n', self.n)
+        vars(self).update(n=check_at_least('n', self.n, 1))

@@ -134,9 +134,9 @@ def test_windows() -> None:
 
 
 def test_windows_refuse() -> None:
-    with refuses('NGrams: expected `n` as int, got 1.5'):
+    with refuses('expected `n` as int, got 1.5'):
         jf.NGrams(1.5)
-    with refuses('NGrams: expected `n` of at least 1, got 0', ValueError):
+    with refuses('expected `n` of at least 1, got 0; write `n=1` or more', ValueError):
         jf.NGrams(0)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree
-from checking import does_not_compile, number
+from checking import does_not_compile, number, refuses
 from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -264,14 +264,14 @@ def test_what_is_wrong_behind_a_chain_is_located(
 
 @pytest.mark.parametrize('make', [jf.Stack, jf.Padded])
 def test_lengths_are_positive_ints(make: Any) -> None:
-    name = make.__name__
-    for value in 2.0, True, None:
-        with pytest.raises(TypeError) as caught:
+    for value, hint in (2.0, '; write `length=2`'), (True, ''), (None, ''):
+        with refuses(f'expected `length` as int, got {value!r}{hint}'):
             make(value)
-        text = f'{name}: expected `length` as int, got {value!r}'
-        assert str(caught.value) == text
-    with pytest.raises(ValueError, match=f'{name}: expected `length` of at least 1'):
+    text = 'expected `length` of at least 1, got 0; write `length=1` or more'
+    with refuses(text, ValueError):
         make(0)
+    block = jf.Map(number) >> make(np.int64(2))
+    assert np.asarray(block.eval([1.0])).tolist() == [1.0, 0.0]
 
 
 def test_objects_have_no_zeros() -> None:
