@@ -30,7 +30,6 @@ from jfold.language.writing import argument_text
 from jfold.program.result_tables import LENGTH
 from jfold.tracing.record import Source
 from jfold.tracing.tape_reader import ROW, Column, Place, Recording
-from jfold.types import TensorType
 
 MOST_ROUNDS = 64
 NO_FACTS = Facts()
@@ -185,10 +184,10 @@ class Generator(Round):
             base = f'{maker.number} << {ROW}'
             base = f'LEVEL + ({base})' if maker.recurrent else base
             yield maker.name, f'{maker.name} = {base}'
+        types = [*self.tables.types]
         for name, index in self.constant_names.items():
-            _, value = self.tables.constants[index]
-            type_ = TensorType(value.shape, value.dtype)
-            about = f'constant {self.tables.places[index]} of {type_}'
+            t, _ = self.tables.constants[index]
+            about = f'constant {self.tables.places[index]} of {types[t]}'
             yield name, f'{name} = {self.tables.places[index]}  # {about}'
 
     def _record(self, w: Lines) -> Iterator[str]:
