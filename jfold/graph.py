@@ -252,5 +252,5 @@ def shared_counts(program: Operations) -> tuple[int, ...]:
 
 
 def concatenate_arrays(chunks: Sequence[Array]) -> Array:
-    """Return arrays [n, ...] concatenated; a single array is returned as it is."""
+    """Return `chunks`, each [n, ...], concatenated; a single one as it is."""
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)

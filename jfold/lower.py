@@ -52,7 +52,7 @@ EXPECTED = 'a result of tensors, in tuples and sequences'
 
 
 def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
-    """Lower an expression to a `Program`: infer types, choose operations, write code.
+    """Lower the expression `root` to a `Program`: types, operations and source.
 
     Args:
       fuses: whether functions in a row are fused into one operation; see `fusion`.
@@ -71,7 +71,7 @@ def lower(root: b.Block, fuses: bool = True, unrolls: bool = False) -> Program:
 
 @tall_stack()
 def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
-    """Lower a typed expression to a `Program`; see `lower`.
+    """Lower a typed expression to a `Program`; `fuses`, `unrolls` are as in `lower`.
 
     Its layers may lack their code, as in a process that only records examples.
 
@@ -106,7 +106,7 @@ def lower_typed(typing: TypedExpression, fuses: bool, unrolls: bool) -> Program:
 
 
 def check_output(root: TypedUse, metrics: Collection[str]) -> None:
-    """Raise TypeError unless an expression's value is tensors or, with metrics, void.
+    """Raise TypeError unless the value of `root` is tensors or, with `metrics`, void.
 
     The tensors may be in tuples and sequences, at most `MOST_TENSORS` per row.
     """
@@ -124,7 +124,7 @@ def check_output(root: TypedUse, metrics: Collection[str]) -> None:
 
 
 def _why_no_result(leaf: Type, inside: bool) -> str:
-    """Return a hint for errors if no result may have this leaf type, else ''."""
+    """Return a hint if results, or items `inside`, cannot have this type; else ''."""
     if isinstance(leaf, TensorType):
         return ''
     if isinstance(leaf, SequenceType):

@@ -95,6 +95,7 @@ def _run_shard(
 
     Args:
       used: parameters by name, of the layers that the program uses.
+      draws: as of `run`.
     """
     schedule = with_keys(schedule, draws, shards)
     # Gradients flow to parameters alone, not into the data.
@@ -206,6 +207,7 @@ def _pull(
     Args:
       arguments: weights, outputs computed before the loops, index array and constants;
         the last two have no cotangents.
+      stored: the values and the residuals that the forward pass stored.
       cotangents: of the tensors of all results, each [rows, *shape], or `None`.
     """
     weights, _, indices, constants = arguments

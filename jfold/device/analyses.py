@@ -45,7 +45,7 @@ def is_defined(closed: core.ClosedJaxpr, own_rules: bool = True) -> bool:
 
 
 def _is_defined(equation: core.JaxprEqn, own_rules: bool) -> bool:
-    """Return whether an equation and its derivative are finite on finite operands."""
+    """Return whether `is_defined` holds for one equation; `own_rules` is as there."""
     name, params = equation.primitive.name, equation.params
     # Integers have no gradient, and are never NaN.
     if not any(jaxprs.is_inexact(jaxprs.spec(v)) for v in equation.outvars):

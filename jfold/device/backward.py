@@ -158,7 +158,7 @@ def _of_entering(reads: Reads, state: State) -> dict[int, Array | None]:
 def _pull_level(
     reads: Reads, c: int, operations: Sequence[int], level: Level, state: State
 ) -> State:
-    """Run the reverse of one level of component `c`; return the new state."""
+    """Run the reverse of `operations` of component `c` on a level; return the state."""
     # All consumers of this level are in later levels or components, so have run.
     state = _sum_uses(reads, c, level.number, state)
     # XLA can run a single write after all reads of the buffer. With several it might
@@ -186,7 +186,7 @@ def _edge_writes(reads: Reads, operations: Sequence[int]) -> int:
 
 
 def _pull_tile(reads: Reads, several: bool, tile: Tile, carry: Carry) -> Carry:
-    """Run the reverse of a tile; return the new buffers of edges, residuals, stashes.
+    """Run the reverse of a tile; return new `carry`: edges, residuals and stashes.
 
     Rows that an earlier tile reversed, of this level or past its end, read the same as
     before, so the same numbers are written to the same places.
@@ -219,7 +219,7 @@ def _sum_uses(reads: Reads, c: int, level: Number, state: State) -> State:
 
 
 def _rows(reads: Reads, tile: Tile, edges: Buffers, saved: Saved) -> Rows:
-    """Gather the operands of the reverse of a tile or chunk.
+    """Gather the operands of the reverse of a tile or chunk from `edges` and `saved`.
 
     Spare (padding) rows of a chunk repeat the first row, with a cotangent of zero: on
     zeros an operation may give NaN, and zero times NaN is NaN.
@@ -250,7 +250,7 @@ def _rows(reads: Reads, tile: Tile, edges: Buffers, saved: Saved) -> Rows:
 
 
 def _cotangent(reads: Reads, edges: Buffers, t: int, first: Number, rows: int) -> Array:
-    """Return the cotangents [rows, *shape] of `rows` values, each a sum over all uses.
+    """Return the cotangents [rows, *shape] of `rows` values: sums of rows of `edges`.
 
     Row `first` of the value buffer of type `t` is the first of these values.
     """
@@ -312,11 +312,11 @@ def _write_edges(
 def _write_stashes(
     reads: Reads, tile: Tile, saved: Saved, stashes: Stashes, crossing: Arrays
 ) -> tuple[Saved, Stashes]:
-    """Write a tile's stashes `crossing`, each [rows, ...]; return the new buffers.
+    """Write a tile's stashes `crossing` [rows, ...]; return the new `saved`, `stashes`.
 
-    To save memory, a stash may be stored in the buffer of a product, as many rows
-    further on as the widest tile has. Products there have been read already, since
-    tiles run from the last rows to the first. With tiles of two rows:
+    To save memory, a stash may be stored in `saved`, in the buffer of a product, as
+    many rows further on as the widest tile has. Products there have been read already,
+    since tiles run from the last rows to the first. With tiles of two rows:
 
         p0 p1 p2 p3 p4 p5 __ __     products of six rows, before any tile has run
         p0 p1 p2 p3 p4 p5 c4 c5     rows 4 and 5 have run
@@ -341,7 +341,7 @@ def _write_stashes(
 def _read_stashes(
     reads: Reads, tile: Tile, saved: Saved, stashes: Stashes, real: Array
 ) -> Iterator[Array]:
-    """Yield the stashes [rows, ...] that the loops stored for the rows of a tile.
+    """Yield a tile's stashes [rows, ...], which loops stored in `saved` or `stashes`.
 
     Rows that are not `real` [rows] are zero, or repeat the first where zero may give
     NaN.
@@ -422,7 +422,7 @@ def _gradients(
 def _new_carry(reads: Reads, cotangents: MaybeZeros, saved: Saved) -> Carry:
     """Return the carry that the reverse loops start from: all buffers that they change.
 
-    New buffers are zeros, but for the cotangents of results.
+    `saved` is among them; new ones are zeros, but for `cotangents` of results.
     """
     execution, extra = reads.execution, xla.extra_rows(even=False)
     program, layout = execution.program, execution.layout

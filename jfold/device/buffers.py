@@ -83,8 +83,8 @@ class Batch:
 
         Args:
           type_: number of the type of the summed cotangents.
-          step: number of the level or step, counted through all components.
-          stage: number of the round at that step.
+          step: number of the level or fixed step, counted through all components.
+          stage: number of the round on that level.
         """
         section = self.sections.steps[type_]
         _, stages, numbers = section.shape
@@ -114,7 +114,7 @@ def values_of(values: Buffers, batch: Batch, t: int) -> Array:
 
 
 def new_buffer(spec: Spec, extra: Iterator[int], varying: Varying | None) -> Array:
-    """Return zeros like `spec`, with as many more rows as `extra` yields next."""
+    """Return zeros like `spec`, plus `next(extra)` rows, that vary over `varying`."""
     rows, *shape = spec.shape
     return cast_varying(jnp.zeros((rows + next(extra), *shape), spec.dtype), varying)
 
@@ -182,7 +182,7 @@ def interleave(rows: Arrays) -> Array:
 
 
 def sum_arrays(rows: Arrays) -> Array:
-    """Return the sum [count, ...] of arrays, each [count, ...], added in order."""
+    """Return the sum [count, ...] of arrays `rows`, each [count, ...], in order."""
     return functools.reduce(jnp.add, rows)
 
 

@@ -107,7 +107,7 @@ class CustomDerivatives:
     def _pull(
         self, arguments: Arrays, saved: ArrayTree, cotangents: MaybeZeros
     ) -> MaybeZeros:
-        """Run `self.pull` as a differentiable function; return its cotangents."""
+        """Run `self.pull` differentiably, with residuals `saved`; return cotangents."""
         known, structure = jax.tree.flatten((arguments, cotangents, saved))
 
         def pull(known: Arrays) -> MaybeZeros:

@@ -187,7 +187,7 @@ class Execution:
         return specs if pullback.defers else {}
 
     def apart(self, tree: T) -> T:
-        """Return arrays unchanged, behind an XLA barrier if `reproducible`."""
+        """Return `tree` unchanged, behind an XLA barrier if `reproducible`."""
         leaves, structure = jax.tree.flatten(tree)
         if not (self.spec.reproducible and leaves):
             return tree

@@ -77,7 +77,7 @@ def reduce_sum(equation: core.JaxprEqn, operands: Arrays) -> Array:
 
 
 def _times_ones(x: Array, axes: tuple[int, ...]) -> Array:
-    """Return the sum of an array over some axes, by a matrix product with ones."""
+    """Return the sum of `x` over `axes`, by a matrix product with ones."""
     free = [i for i in range(x.ndim) if i not in axes]
     shape = [x.shape[i] for i in free]
     count = math.prod(x.shape[i] for i in axes)
@@ -140,7 +140,7 @@ def add_sorted(table: Array, places: Array, rows: Array) -> Array:
 
 
 def _joined(one: tuple[Array, Array], two: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Combine two neighbouring elements of a segmented sum, for `lax.associative_scan`.
+    """Combine neighbours `one`, `two` of a segmented sum, for `lax.associative_scan`.
 
     An element is a flag [rows], whether a run of equal indices begins in it, and the
     sum [rows, *shape] of its last run.

@@ -42,6 +42,7 @@ def forward(
     """Run the forward pass; return the buffers of all values, and the residuals.
 
     Args:
+      policies: by operation, which of its residuals are stored.
       arrays: by operation, its weights, each [*shape].
       entering: by number of the output, the rows [rows, *shape] of outputs that were
         computed before the loops and are read in them.
@@ -174,10 +175,10 @@ def _hoist(
     state: Chained[Carry],
     extra: Iterator[int],
 ) -> tuple[Chained[Carry], dict[int, Array]]:
-    """Compute the products of operation `o` that need no result of its loop.
+    """Compute the loop-invariant products of operation `o`, `policy.hoisted`.
 
     Return the new state, and a dict from each product's number to a buffer [rows, ...]
-    that has the product for all rows of the operation, in order.
+    that has the product for all rows of the operation; `extra` is for `new_buffer`.
     """
     execution, (values, _) = loops.execution, state.carry
     kernel, numbers = policy.kernel, policy.hoisted
@@ -210,7 +211,7 @@ def _new_values(
 ) -> Buffers:
     """Return new value buffers, by type, that hold constants and outputs `entering`.
 
-    All other rows are zeros.
+    All other rows are zeros; `extra` is for `new_buffer`.
     """
     program, inside = execution.program, in_buffers(execution.program)
     values = {}

@@ -87,7 +87,7 @@ def inputs_read(
 
 
 def is_worth_storing(equation: core.JaxprEqn) -> bool:
-    """Return whether a product is costly enough to be stored rather than recomputed."""
+    """Return whether a `dot_general` costs enough to be stored, not recomputed."""
     (summed, _), _ = equation.params['dimension_numbers']
     shape = jaxprs.spec(equation.invars[0]).shape
     return math.prod(int(shape[axis]) for axis in summed) >= WORTH

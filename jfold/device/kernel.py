@@ -229,7 +229,7 @@ class Kernel(Memoized):
                 )
 
     def _check_weights(self, staged: Hoisted, rows: int) -> None:
-        """Raise TypeError if weights of a tile depend on its number of rows."""
+        """Raise TypeError if weights that `staged` computes depend on `rows`."""
         leaves = jax.tree.leaves(self.params)
         stages = staged, self._staged(2)
         one, other = (str(jaxprs.trace(s.run_early, leaves)) for s in stages)
@@ -292,9 +292,9 @@ class Kernel(Memoized):
     def shared(
         self, closed: core.ClosedJaxpr, transposes: Arrays, rows: int
     ) -> Environment:
-        """Map variables of a tile's jaxpr to their values, transposed weights [n, m].
+        """Map variables of a tile's jaxpr `closed` to values in `transposes` [n, m].
 
-        None are mapped where a tile transposes weights itself, as a wide one does.
+        None are mapped if tiles of `rows` rows transpose weights themselves.
         """
         if not self.shares(rows):
             return {}

@@ -213,7 +213,7 @@ class SplitReverse(Memoized):
         return tuple(a for a in self.flow.places if a not in self.late_inputs)
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Bundle weights, each [*shape], with the transposes that both passes read."""
+        """Bundle `arrays`, weights [*shape], with transposes that both passes read."""
         return self.kernel.weights(arrays, self._reverse(2))
 
     def save_residuals(
@@ -384,7 +384,7 @@ _CHEAP = xla.REPEATED | frozenset(
 
 
 def _repeated(jaxpr: core.Jaxpr, pulled: set[core.Var]) -> set[core.JaxprEqn]:
-    """Return the equations that are cheaper to run in both halves than to store.
+    """Return equations of `jaxpr` that are cheaper to run in both halves than to store.
 
     They read only arguments and results of other such equations. They are all moves of
     data, and cheap equations that depend on no cotangent (no variable in `pulled`).

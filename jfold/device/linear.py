@@ -72,7 +72,7 @@ class Linear:
 def _derivative(
     function: Function, reverse: Reverse, moving: Sequence[bool], live: Sequence[bool]
 ) -> Linear:
-    """Return the derivative of `function`, whose forward mode is JAX's.
+    """Return the derivative of `function`: JAX's forward mode, and the given `reverse`.
 
     `moving` tells which arguments have a tangent, `live` which outputs are of a type
     that has tangents.
@@ -139,7 +139,7 @@ def tangents_of(
 ) -> MaybeZeros:
     """Return the tangents of outputs of `function`, for `tangents` of its arguments.
 
-    JAX can differentiate them in both modes.
+    JAX can differentiate them in both modes; reverse mode runs `reverse`.
 
     Args:
       known: the arguments.
@@ -209,7 +209,7 @@ linear_p.multiple_results = True
 
 
 def _bind(linear: Linear, known: Arrays, tangents: Arrays, avals: Avals) -> Arrays:
-    """Bind `linear_p` for a linear map; return the outputs, whose types are `avals`."""
+    """Apply `linear` at `known` to `tangents` by `linear_p`; outputs are of `avals`."""
     result: Arrays = linear_p.bind(  # type: ignore[no-untyped-call]
         *known,
         *tangents,

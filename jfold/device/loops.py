@@ -3,8 +3,9 @@
 
 A pass says what runs on a tile. A strategy says how often and in which order it runs,
 and how rows are read: trip counts come from the batch in `Loops`, from the capacity in
-`FixedLoops`, but for sums that take several tiles. Methods run `step` on levels, on
-tiles of a level, on chunks or on tiles of sums of cotangents, and return the new state.
+`FixedLoops`, but for sums that take several tiles. Methods run a function, `step`, on
+levels, tiles of a level or chunks, or `run` on tiles of sums of cotangents; they return
+the new state.
 
 In the reverse pass levels run from the last to the first, and so do the tiles of each;
 a tile runs rows past the end of its level again.
@@ -80,7 +81,9 @@ ChunkStep: TypeAlias = Callable[[Tile, Carry], Summed[Carry]]
 class Loops:
     """The loops of a pass over a batch, the reverse pass if `down`.
 
-    Trip counts come from the batch, and tiles have several widths.
+    Trip counts come from the batch, and tiles have several widths. A round of sums has
+    two numbers: `step`, of a level or fixed step, counted through all components, and
+    `stage`, of the round on it.
     """
 
     execution: Execution
@@ -101,7 +104,7 @@ class Loops:
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run `step` on wide tiles, then on narrow ones for the rows left over.
+        """Run `step` on wide tiles of `level`, then on narrow ones for rows left over.
 
         In reverse they run from the last row to the first, so that stashes may be
         written over rows that have been read.
@@ -158,7 +161,7 @@ class Loops:
     def sums(
         self, t: int, step: Number, stage: Number, run: SumStep[Carry], carry: Carry
     ) -> Carry:
-        """Run `run` on the first row of each tile of a round of sums."""
+        """Call `run` on the first row of each tile of sums, round (`step`, `stage`)."""
         first, count = self.batch.sums(t, step, stage)
         width = self.batch.layout.sum_width[t]
 
@@ -169,7 +172,7 @@ class Loops:
         return [take(buffer, rows) for rows in places]
 
     def slices(self, buffers: Arrays, tile: Tile) -> Arrays:
-        """Return the rows of a tile, each [rows, ...], by XLA kernels of their own."""
+        """Return each buffer's rows of a tile [rows, ...], by kernels of their own."""
         return xla.isolated_slices(buffers, tile.first, tile.rows)
 
     def read_once(self, rows: Arrays) -> Arrays:
@@ -181,9 +184,9 @@ class FixedLoops(Loops):
     """The loops with trip counts from the capacity: one tile per operation a step."""
 
     def levels(self, c: int, step: LevelStep[State], state: State) -> State:
-        """Run `step` on all steps that component `c` has room for.
+        """Run `step` on each `Level` that component `c` has room for.
 
-        Steps with tiles of one width are one loop; the loops run one after another.
+        Levels with tiles of one width are one loop; the loops run one after another.
         """
         trips = self.batch.layout.trips[c]
         before = itertools.accumulate(trips, initial=0)
@@ -202,9 +205,9 @@ class FixedLoops(Loops):
     def tiles(
         self, o: int, level: Level, step: TileStep[Carry], state: Chained[Carry]
     ) -> Chained[Carry]:
-        """Run `step` on the tile of operation `o` in round `level`; return the state.
+        """Run `step` on the tile of operation `o` on `level`; return the new state.
 
-        In a round where `o` has no tile, another of its tiles runs, to the same values.
+        On a level where `o` has no tile, another of its tiles runs, to the same values.
         """
         first, end = self.batch.tiles(o, level.number)
         rows = self.batch.layout.widths[o][level.loop]
@@ -230,10 +233,10 @@ class FixedLoops(Loops):
     def sums(
         self, t: int, step: Number, stage: Number, run: SumStep[Carry], carry: Carry
     ) -> Carry:
-        """Run `run` on a round of sums; on all of them if one tile suffices.
+        """Call `run` on sums of round (`step`, `stage`); on all if one tile suffices.
 
-        Run on all, it computes sums of past rounds again, to the same values, and those
-        of coming rounds too early: these are computed again in their round.
+        On all, it computes sums of past rounds again, to the same values, and those of
+        coming rounds too early: these are computed again in their round.
         """
         if self.execution.spec.capacity.sums[t] > self.batch.layout.sum_width[t]:
             return super().sums(t, step, stage, run, carry)
@@ -258,7 +261,7 @@ class FixedLoops(Loops):
 def _repeated(
     count: Number, step: Callable[[Number, Carry], Carry], carry: Carry
 ) -> Carry:
-    """Run `carry = step(i, carry)` for i below `count`; one step needs no loop."""
+    """Run `carry = step(i, carry)` for i below `count`; no loop if that is 1."""
     if isinstance(count, int) and count == 1:
         return step(0, carry)
     done: Carry = lax.fori_loop(0, count, step, carry)

@@ -142,7 +142,7 @@ def _checked(execution: Execution, tensors: Arrays) -> Arrays:
 
 
 def _checked_tensor(execution: Execution, number: int, tensor: Array) -> Array:
-    """Return `tensor` unchanged; its reverse raises if some layer has no gradient."""
+    """Return `tensor`, of index `number` in `execution.tensors`, as `_checked` does."""
 
     def pull(_: Arrays, cotangents: MaybeZeros) -> MaybeZeros:
         execution.pullbacks([k == number for k, _ in enumerate(execution.tensors)])

@@ -66,10 +66,11 @@ class Hoisted:
     name: str
 
     def run_early(self, *arguments: Array, reproducible: bool = False) -> Arrays:
-        """Run the early stage; return the values of the frontier, each [*shape].
+        """Run the early stage on `arguments`; return values [*shape] of `frontier`.
 
         The reverse runs only for results that have a cotangent. JAX's own would run
-        rules on zeros for the others, and refuse loops without a reverse.
+        rules on zeros for the others, and refuse loops without a reverse. Sums have a
+        fixed order if `reproducible`.
         """
         # A constant that is traced outside may have a gradient there. JAX would refuse
         # it as a constant of the rule below, so it is one of the rule's arguments.

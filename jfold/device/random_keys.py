@@ -184,7 +184,7 @@ def evaluating(spec: Spec) -> Spec:
 
 @memoized
 def without_draws(program: Operations) -> Operations:
-    """Return the same operations, with layers that draw no random numbers."""
+    """Return `program` with layers that draw no random numbers."""
     operations = tuple(
         replace(
             operation, layer=replace(operation.layer, call=operation.layer.evaluating)

@@ -113,13 +113,13 @@ def mask_spare(x: Array, real: Array, spare: Array | None = None) -> Array:
 
 
 def part_in_place(execution: Execution, place: Place) -> int | None:
-    """Return the part that a slot reads in place, in order; `None` if it gathers."""
+    """Return the part that the slot `place` reads in place; `None` if it gathers."""
     is_in_place = read_modes(execution.spec)[place] is ReadMode.IN_PLACE
     return slots(execution.program)[place].part if is_in_place else None
 
 
 def read_rows(state: State, place: Place, extent: Extent) -> Array:
-    """Return the rows that an input or a result tensor reads, [rows, *shape].
+    """Return the rows [rows, *shape] that the slot `place` reads.
 
     Spare (padding) rows repeat the last real one, and no cotangent flows back from
     them; if `extent.anything`, they are anything finite.
@@ -164,7 +164,7 @@ def _repeats(state: State, part: int | None, rows: int) -> bool:
 
 
 def _in_place(state: State, t: int, part: int, rows: int) -> Array:
-    """Return the rows [rows, *shape] of a part of type `t`, without a gather."""
+    """Return `rows` rows [rows, *shape] of `part`, of type `t`, without a gather."""
     program = state.execution.program
     number = part - len(program.types)  # of an output
     if number < 0:
@@ -208,7 +208,8 @@ def combined(
 def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) -> Array:
     """Return segment maxima or minima [rows, *shape] of items [n, *shape].
 
-    Item k belongs to row `to[k]`; rows without items are zero.
+    Item k belongs to row `to[k]`; rows without items are zero. `combines` is 'maximum'
+    or 'minimum'.
     """
     is_largest = combines == MAXIMUM
     if is_inexact(items):
@@ -229,7 +230,7 @@ def _extrema(state: State, items: Array, to: Array, rows: int, combines: str) ->
 def read_values(state: State, t: int, makers: ProducerSet, place: Place) -> Array:
     """Gather the values [rows, *shape] of type number `t` that `place` reads.
 
-    They are constants, or results of operations, computed in loops or outside of them.
+    They are constants, or outputs in `makers`, computed in loops or outside of them.
     """
     parts, section = list(_parts(state, t, makers)), state.batch.sections.reads[place]
     rows = state.batch.read(section, 0, *section.shape)

@@ -37,7 +37,7 @@ Reverse: TypeAlias = 'SplitReverse | WholeReverse'
 
 @memoized
 def make_reverse(kernel: Kernel, flow: Activity) -> Reverse:
-    """Return the reverse of a kernel: in two halves where possible, else in one piece.
+    """Return a kernel's reverse for `flow`: in two halves if possible, else one piece.
 
     Raises:
       Exception: whatever JAX raises of a function that has no gradient.
@@ -83,13 +83,13 @@ class WholeReverse:
         return [one_row(x, a) for x, a in pairs if x is not None and a is not None]
 
     def weights(self, arrays: Arrays) -> Weights:
-        """Bundle weights, each [*shape], with transposes that `forward` reads."""
+        """Bundle `arrays`, weights [*shape], with transposes that `forward` reads."""
         return self.kernel.weights(arrays)
 
     def save_residuals(
         self, weights: Weights, inputs: Arrays, rows: int, known: Products
     ) -> tuple[Arrays, Arrays]:
-        """Run the operation by `jax.vjp`; return outputs, and arrays to be stored."""
+        """Run the kernel by `jax.vjp`; return outputs, residuals; `known` is empty."""
         real = self.kernel.all_real(rows)
         outputs, pullback = self._linearized(weights.arrays, inputs, real)
         pairs = zip(jax.tree.leaves(pullback), self._axes, strict=True)
@@ -100,7 +100,7 @@ class WholeReverse:
         return self._pulled(rows)[1], []
 
     def pull_to_weights(self, rows: Rows, crossing: Arrays) -> tuple[Arrays, Arrays]:
-        """Return gradients of weights, each [*shape], and no cotangents: `[]`."""
+        """Return weights' gradients [*shape], no cotangents; `crossing` is empty."""
         return self._pulled(rows)[0], []
 
     def _pulled(self, rows: Rows) -> tuple[Arrays, Arrays]:
@@ -156,6 +156,7 @@ class WholeReverse:
         """Return all outputs, each [rows, *shape], and their reverse.
 
         The reverse takes cotangents of those outputs alone that have one (`flow.live`).
+        Rows that are not `real` [rows] do not count in gradients of weights.
         """
         forward, end = self.kernel.forward(len(real)), self.kernel.trained_count
 

@@ -242,7 +242,7 @@ def shares_transposes(rows: int) -> bool:
 
 
 def transposed(closed: core.ClosedJaxpr, fixed: int) -> list[core.Var]:
-    """Return the transposes in a jaxpr that depend on weights alone."""
+    """Return transposes in a jaxpr that depend on its first `fixed` arguments alone."""
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     varying, _ = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     return [
@@ -261,7 +261,7 @@ def transposes(closed: core.ClosedJaxpr, fixed: Arrays) -> Arrays:
 
 
 def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
-    """Map variables of a jaxpr to `values` [n, m], which `transposes` has returned."""
+    """Map `transposed(closed, fixed)` to `values` [n, m], results of `transposes`."""
     pairs = zip(transposed(closed, fixed), values, strict=True)
     # A transpose of another shape has rows, such as that of a constant of zero
     # cotangents.
@@ -289,7 +289,10 @@ def shared(closed: core.ClosedJaxpr, fixed: int, values: Arrays) -> Environment:
 def rows_first(
     closed: core.ClosedJaxpr, fixed: int, transpose: bool
 ) -> core.ClosedJaxpr:
-    """Rewrite a jaxpr by `row_rules`: its products, and its slices of single rows."""
+    """Rewrite a jaxpr's products and slices of single rows by `row_rules`.
+
+    All arguments but the first `fixed` may have rows; `transpose` is as there.
+    """
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     _, varying = jaxprs.reachable(jaxpr, jaxpr.invars[fixed:])
     return jaxprs.rewritten(closed, row_rules(varying, transpose))
@@ -368,7 +371,7 @@ def _times_matrix(equation: core.JaxprEqn, operands: Arrays, transpose: bool) ->
 def _with_axes(
     equation: core.JaxprEqn, summed: tuple[tuple[int, ...], ...], **params: Any
 ) -> core.JaxprEqn:
-    """Return a `dot_general` without batch axes that sums over the axes `summed`."""
+    """Return a `dot_general`, without batch axes, changed to sum over axes `summed`."""
     changed = {'dimension_numbers': (summed, ((), ())), **params}
     result: core.JaxprEqn = equation.replace(params={**equation.params, **changed})
     return result

@@ -168,7 +168,7 @@ def operand_types(operations: Operations) -> tuple[tuple[int, ...], ...]:
 
 
 def type_at(operations: Operations, place: Place) -> int:
-    """Return the type number of an operand, or of a tensor of a result."""
+    """Return the type number of the values that are read at `place`."""
     table, column = place
     if table == LEAVING:
         o, k = output_places(operations)[column]
@@ -177,7 +177,7 @@ def type_at(operations: Operations, place: Place) -> int:
 
 
 def makers_at(operations: Operations, place: Place) -> ProducerSet:
-    """Return, as a bit set, the possible producers of an operand or result tensor."""
+    """Return the possible producers of the operand or result tensor at `place`."""
     table, column = place
     return (sources(operations).inputs + sources(operations).results)[table][column]
 
@@ -203,7 +203,7 @@ def output_places(operations: Operations) -> tuple[tuple[int, int], ...]:
 
 
 def results_in(makers: ProducerSet) -> Iterator[int]:
-    """Yield the numbers in a bit set, in increasing order."""
+    """Yield the numbers in the bit set `makers`, in increasing order."""
     while makers:
         lowest = makers & -makers
         yield lowest.bit_length() - 1

@@ -139,7 +139,7 @@ class Budget:
     def _grow(
         self, chain: Chain, need: Capacity, headroom: Callable[[], Headroom]
     ) -> Spec:
-        """Append to `chain`, and return, a spec for `need` and recent batches."""
+        """Append a spec for `need`, recent batches and `headroom()`; return it."""
         old, stage = chain.largest, Stage.GROWING if chain.outgrown else Stage.OUTGROWN
         # A user who reserved the largest spec expected no larger batch: so warn.
         was_enough = old is not None and self.reserved.get(chain.specs[-1])
@@ -257,7 +257,7 @@ class Budget:
         return spec
 
     def named(self, number: int) -> str:
-        """Return a phrase that names a program: 'program 2 of at most 3'."""
+        """Return a phrase for program `number`: 'program 2 of at most 3'."""
         # Predictions may add programs beyond the limit.
         most = '' if number > (self.limit or 0) else f' of at most {self.limit}'
         return f'program {number}{most}'
@@ -301,12 +301,12 @@ class FixedBudget:
         return strategy_of(self.specs[0]).fixed
 
     def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
-        """Return the smallest spec that holds a batch; no spec is ever added.
+        """Return the smallest spec that holds `need`; no spec is ever added.
 
-        It may have more rows of results than the batch. `headroom` is not called.
+        It may have more rows of results than `need`. `headroom` is not called.
 
         Raises:
-          ValueError: no spec holds the batch, or the batch is split over shards.
+          ValueError: no spec holds `need`, or `need` has shards.
         """
         need = without_unused(self.specs[0].program, need)
         for spec in self.specs:
@@ -341,7 +341,7 @@ def _batches(need: Capacity) -> Batches:
 
 
 def _advice(chains: Mapping[Batches, Chain]) -> str:
-    """Return advice to append to a log line about many programs."""
+    """Return advice, by the batch sizes of `chains`, for a log of many programs."""
     sizes = sorted({examples for examples, _ in chains})
     if len(sizes) > FEW // 2:
         shown = ', '.join(map(str, sizes))

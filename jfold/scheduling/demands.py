@@ -170,7 +170,7 @@ def _active(program: Operations) -> tuple[Array, bool]:
 
 
 def _by_example(numbers: list[Array]) -> Array:
-    """Join arrays, each [n, examples], into one array [examples, all n] int32."""
+    """Join arrays `numbers`, each [n, examples], into [examples, all n] int32."""
     # Copied, so that the numbers of an example are contiguous: batches pick rows.
     return np.concatenate(numbers, dtype=np.int32, casting='unsafe').T.copy()
 
@@ -207,7 +207,7 @@ def _largest(values: Array, begin: Array) -> Array:
 
 
 def join_demands(parts: Sequence[Demands]) -> Demands:
-    """Join the demands of several collections of examples, one after another."""
+    """Join demands `parts`, of several collections of examples, in this order."""
     added = concatenate_arrays([part.added for part in parts])
     return Demands(added, concatenate_arrays([part.highest for part in parts]))
 
@@ -262,9 +262,10 @@ def margins(selection: Selection, examples: int) -> Profiles:
 
 
 def _level_counts(levels: Array, owner: Array, examples: int) -> tuple[Array, Array]:
-    """Count nodes per pair (level, example); return each pair's level and count [n].
+    """Count nodes per level and example; return level and count [n] of each such pair.
 
-    Sorted by level, then by example; pairs without nodes are left out.
+    `levels` and `owner` [nodes] have each node's level and example. Pairs are sorted by
+    level, then by example; those without nodes are left out.
     """
     keys = levels.astype(np.int64) * max(examples, 1) + owner
     keys, count = np.unique(keys, return_counts=True)

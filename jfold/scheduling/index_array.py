@@ -72,15 +72,15 @@ class Section:
         return [self[row] for row in range(self.shape[0])]
 
     def of(self, indices: Indices) -> Indices:
-        """Return the numbers of this section, [*shape], from an index array.
+        """Return the numbers [*shape] of this section of the index array `indices`.
 
-        From a NumPy array they are a view, which can be written into.
+        Of a NumPy array they are a view, which can be written into.
         """
         part = indices[self.start : self.stop]
         return cast(Indices, part if len(self.shape) == 1 else part.reshape(self.shape))
 
     def fill(self, indices: Array, values: Array, spare: int) -> None:
-        """Write values [n or fewer] into this section [n], then `spare` up to its end.
+        """Write `values` [n or fewer], then `spare`, to this section [n] of `indices`.
 
         Raises AssertionError if there are more values, or more axes.
         """
@@ -182,7 +182,7 @@ def allocate_sections(
     tiles, owners, consumers, steps, of_edges = (list[Section]() for _ in range(5))
 
     def allocate(table: int, rows: int) -> None:
-        """Allocate `reads` and `targets` of an operation or a result, a `table`."""
+        """Allocate `reads` and `targets` of an operation or result with `rows` rows."""
         places = [(table, a) for a, _ in enumerate(operand_types(program)[table])]
         modes = {place: mode_at(spec, place) for place in places}
         added = [summands[x] if modes[x] is ReadMode.SUMMED else 0 for x in places]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes of an example, read back from the arrays of a schedule, for pictures.
 
-It is the inverse of `fill`, row by row. A node is one application of an operation.
+It is the inverse of `fill`, row by row. A node is one application of an operation;
+`part` is a schedule without shards, one of `Schedule.parts`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,7 @@ Node: TypeAlias = tuple[int, int]  # (operation, row); for a constant (~type, ro
 
 
 def level_of(part: Schedule, node: Node) -> int:
-    """Return a node's level plus the depths of earlier components; 0 for constants.
-
-    Args:
-      part: a schedule without shards, as in `Schedule.parts`.
-    """
+    """Return a node's level plus the depths of earlier components; 0 for constants."""
     o, row = node
     if o < 0:
         return 0

@@ -64,7 +64,7 @@ class Schedule(Displayed):
 
     @classmethod
     def tree_unflatten(cls, key: SpecKey, children: tuple[Any, Any]) -> Schedule:
-        """Return a schedule made of the static part and the arrays, for JAX."""
+        """Return a schedule of static part `key` and arrays `children`, for JAX."""
         indices, constants = children
         return cls(indices, constants, key.spec)
 
@@ -340,7 +340,7 @@ def on_device(schedule: Schedule) -> Schedule:
 
 
 def _parts(x: Array | jax.Array) -> list[Array]:
-    """Return the rows of an array [shards, ...] that this process holds, in order."""
+    """Return the rows of `x` [shards, ...] that this process holds, in order."""
     if not isinstance(x, jax.Array) or x.is_fully_addressable:
         return list(np.asarray(x))
     parts = {part.index[0].start or 0: part.data for part in x.addressable_shards}

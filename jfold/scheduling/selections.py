@@ -320,7 +320,7 @@ class Selection(Memoized):
         return [rows[a:b] for a, b in itertools.pairwise(ends)]
 
     def column(self, table: int, number: int) -> Array:
-        """Return a column of a table [rows, ...], with chosen examples' rows alone."""
+        """Return column `number` of a table [rows, ...], of chosen examples alone."""
         column = self.graph.tables[table].columns[number]
         return column if self.examples is None else column.take(self._rows[table], 0)
 

@@ -48,7 +48,7 @@ def run_length_encode(levels: Array) -> Profile:
 
 
 def by_level(counts: Sequence[Array]) -> Array:
-    """Stack an array [levels or fewer] per operation into one [levels, operations]."""
+    """Stack `counts`, each [levels or fewer], to an array [levels, operations]."""
     levels = np.zeros((max(map(len, counts), default=0), len(counts)), np.int64)
     for column, rows in zip(levels.T, counts, strict=True):
         column[: len(rows)] = rows

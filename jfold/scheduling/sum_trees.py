@@ -88,7 +88,7 @@ class RowUses(NamedTuple):
     edges: Array
 
     def chosen(self, which: Array) -> RowUses:
-        """Return some of the uses, by a mask [uses] or indices [n]."""
+        """Return the uses that `which`, a mask [uses] or indices [n], selects."""
         return RowUses(self.rows[which], self.edges[which])
 
 
@@ -231,6 +231,7 @@ def _summed(
     """Write sums for values of type `t` with too many uses; return the new uses.
 
     Among them a sum counts as one use of its value, in place of those that it adds up.
+    Arguments are as of `write_consumers`, but `uses` counts rows behind the constants.
     """
     places, computed = layout(spec), spec.capacity.constants[t]
     most = np.full(places.value_rows[t] - computed, SUM_ARITY, np.int8)

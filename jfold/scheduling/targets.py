@@ -2,7 +2,8 @@
 """The layout of targets: a row for each item of a sequence, like results.
 
 The items of a sequence are the rows of a further entry of `Program.results`. If they
-are sequences too, their items are the rows of another entry, and so on.
+are sequences too, their items are the rows of another entry, and so on. In arguments,
+`spec` is that of each shard's schedule, `parts` the index array [size] of each shard.
 """
 
 from __future__ import annotations
@@ -31,11 +32,9 @@ def lay_out_targets(
     lists: Iterable[Iterable[Any]],
     type_: TypeLike | None,
 ) -> Ragged:
-    """Arrange targets, one per sequence item; for errors, see `Schedule.ragged`.
+    """Arrange targets, one per sequence item.
 
-    Args:
-      spec: the spec of each shard's schedule.
-      parts: the index array [size] of each shard.
+    For `lists`, `type_` and errors, see `Schedule.ragged`.
     """
     item: Any = None if type_ is None else convert_to_type(type_)
     if item is not None:
@@ -50,7 +49,7 @@ def lay_out_targets(
 
 
 def _as_list(items: Any) -> list[Any]:
-    """Return an example's targets as a list; raise TypeError if they have no order."""
+    """Return `items`, an example's targets, as a list; raise TypeError if unordered."""
     if isinstance(items, list):
         return items
     is_list = isinstance(items, Iterable) and not isinstance(items, str | Mapping | Set)

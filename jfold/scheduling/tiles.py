@@ -135,7 +135,8 @@ class Strategy:
 
     The strategies of loops override its methods. A component's loops run one after
     another; `trips` are their trip counts, `widths` the widths of an operation's tiles.
-    Tables [steps, 2] have an operation's first row and the end of its rows per step.
+    A `table` [steps, 2] has an operation's first row and the end of its rows per step;
+    `empty` is the result of `empty_fraction`.
 
     Attributes:
       reproducible: whether all tiles have one width, so that sums have a fixed order.
@@ -159,7 +160,7 @@ class Strategy:
         return (spec.capacity.rows[o],)
 
     def chunk(self, program: Operations, operation: Operation, rows: int) -> int:
-        """Return how many rows share one pass for parameter gradients: here all."""
+        """Return how many of `rows` share a pass for parameter gradients: here all."""
         return max(rows, 1)
 
     def trips(self, spec: Spec, component: Component) -> Trips:
@@ -183,7 +184,7 @@ class Strategy:
     def write(
         self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
     ) -> None:
-        """Write each step's first row and end into a table [steps or more, 2].
+        """Write each step's first row and end into `table` [steps or more, 2].
 
         Args:
           counts: the nodes on each level [levels or fewer].
@@ -359,7 +360,7 @@ class Fixed(Strategy):
     def write(
         self, table: Array, counts: Array, last: Array, widths: Widths, trips: Trips
     ) -> None:
-        """Write first row and end of each step's tile into a table [steps, 2].
+        """Write first row and end of each step's tile into `table` [steps, 2].
 
         A step without a tile of the operation, before, between or behind its levels,
         repeats the tile before it, which changes nothing.
