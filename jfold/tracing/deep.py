@@ -77,7 +77,10 @@ def run(call: Generator[Any, Any, Any]) -> Any:
 
 
 def identity(x: object) -> Any:
-    """Return a key of `x`: its id; of a tuple, which may be made anew, its items'."""
+    """Return the id of `x`, or the ids of its items if it is a tuple.
+
+    Two calls may make a tuple each, of the same objects.
+    """
     return (*map(id, x),) if type(x) is tuple else id(x)
 
 

@@ -223,7 +223,7 @@ def by_groups(
     levels: int,
     fill: Any,
 ) -> Callable[[list[Any]], Any]:
-    """Return a function that reduces a list by operations on 2, 4 or 8 of its items.
+    """Return a function that reduces lists by operations on groups of items.
 
     It records the operations, and returns the row number of the last one's result. An
     item is a row number, or a tuple of several.
