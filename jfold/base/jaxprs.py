@@ -291,7 +291,7 @@ def reachable(
 # Names of primitives that move or cast data, and compute nothing.
 MOVES = frozenset(
     'broadcast_in_dim concatenate convert_element_type reshape rev slice '
-    'split squeeze transpose'.split()
+    'split squeeze stack transpose unstack'.split()
 )
 
 

@@ -114,7 +114,7 @@ Forms: TypeAlias = Sequence[Form]
 _SUMS = frozenset(
     'add add_any broadcast_in_dim concatenate convert_element_type copy cumsum '
     'ffi_call neg pad pallas_call pure_callback real reduce_sum reshape '
-    'rev slice split squeeze sub transpose'.split()
+    'rev slice split squeeze stack sub transpose unstack'.split()
 )
 # Linear in each operand, where the others are fixed.
 _PRODUCTS = frozenset('conv_general_dilated dot_general mul ragged_dot_general'.split())

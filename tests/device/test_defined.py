@@ -68,6 +68,7 @@ DEFINED: dict[str, Function] = {
     'mean': jnp.mean,
     'cube': lambda x: x**3,
     'parts': lambda x: jnp.concatenate([x[1:], x[:1]]),
+    'a stack': lambda x: jnp.unstack(jnp.stack([x, x]))[1],
     'a row': lambda x: jnp.asarray(MATRIX)[jnp.argmax(x)],
     'one of two': lambda x: jnp.where(x > 1, x, -x),
     'kinds of numbers': lambda x: x.astype('bfloat16') * jnp.bfloat16(2),

@@ -19,6 +19,7 @@ LINEAR: dict[str, Callable[..., Any]] = {
     'a quotient of one': lambda w, x, y: x / w,
     'a choice by weights': lambda w, x, y: jnp.where(w > 0, x, y),
     'nothing': lambda w, x, y: jnp.zeros(3),
+    'parts': lambda w, x, y: sum(jnp.unstack(jnp.stack([x, y]))),
     'a product with zero': lambda w, x, y: 0 * x * y,
     'a product by groups of rows': lambda w, x, y: lax.ragged_dot(
         jnp.stack([x, y]), w.reshape(1, 3, 1), jnp.array([2])
