@@ -49,7 +49,7 @@ def svg(width: float, height: float, parts: Sequence[Markup], name: str) -> Mark
 
 
 def text(x: float, y: float, content: object, kind: str | None = None) -> Markup:
-    """Return text `content` centred at `x`, or beginning there if `kind` has 'jf-l'."""
+    """Return text of CSS class `kind`, centred at `x`; 'jf-l' makes it begin there."""
     return element('text', content, x=f'{x:.1f}', y=f'{y:.1f}', class_=kind)
 
 

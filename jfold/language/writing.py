@@ -108,7 +108,7 @@ def some_name(items: s.Leaf) -> str:
 
 
 def cut(value: s.Items, text: str, w: Lines, n: str = '') -> s.Items:
-    """Write code that slices `value` by `[text]` to length `n`; return the slice."""
+    """Write the slice `value[text]`; return it, with length `n` or its `len`."""
     items = for_each_leaf(value.items, some_name, lambda x: f'{x.text}[{text}]', w)
     first = next(s.leaves(items), None)
     rest = f'range({value.n})[{text}]' if first is None else first.text

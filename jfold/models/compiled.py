@@ -152,7 +152,7 @@ def compile_step(
     shapes = [*map(_shape_of, leaves)]
 
     def compiled(specs: Sequence[Spec]) -> jax.stages.Compiled:
-        """Return the step compiled for `specs`, one for each capacity in `shapes`."""
+        """Return the step compiled with `specs` for the capacities in `shapes`."""
         remaining = iter(specs)
         inputs = (abstract(next(remaining)) if _is_capacity(x) else x for x in shapes)
         args, options = jax.tree.unflatten(tree, inputs)

@@ -384,7 +384,7 @@ class Fixed(Strategy):
 
 
 def even_parts(rows: int, size: int, memory: int) -> tuple[int, int]:
-    """Split rows evenly into parts of up to `memory` bytes; return parts, rows of one.
+    """Split rows evenly into parts of about `memory` bytes; return parts, rows of one.
 
     A row has `size` bytes, and a part has at least one row.
     """
