@@ -325,15 +325,14 @@ class Lines:
         self, makers: list[Maker], bases: list[str], row: str, wanted: str
     ) -> list[s.Tensor]:
         """Return row numbers, `base + row`; if not in step, in variables `wanted`."""
-        result, texts = list[s.Tensor](), [f'{base} + {row}' for base in bases]
+        texts = [f'{base} + {row}' for base in bases]
         if self.region.row == row and not makers[0].recurrent:
             pairs = zip(makers, texts, strict=True)
             return [s.Tensor(x, m.type, step=(self.region, m)) for m, x in pairs]
         names = self.variables_for(len(makers), wanted)
-        for maker, name, text in zip(makers, names, texts, strict=True):
+        for name, text in zip(names, texts, strict=True):
             self.line(f'{name} = {text}')
-            result.append(s.Tensor(name, maker.type))
-        return result
+        return [s.Tensor(x, m.type) for m, x in zip(makers, names, strict=True)]
 
     def apply(self, o: int, inputs: list[s.Tensor]) -> list[s.Tensor]:
         """Write code that records operation `o` on `inputs`; return its outputs."""

@@ -196,12 +196,11 @@ def commented(lines: Sequence[str], about: str, indent: str) -> Iterator[str]:
     if max(map(len, lines)) + len(about) + 4 <= WIDTH:
         yield from (f'{line}  # {about}' for line in lines)
         return
-    text, arrow, result = about.rpartition(' -> ')
-    more = f'{indent}#     '
-    if not arrow:
-        text, result = result, ''
-    for first in f'{indent}# {text}', f'{more}-> {result}' if arrow else '':
-        yield from textwrap.wrap(first, WIDTH, subsequent_indent=more)
+    first, more = f'{indent}# ', f'{indent}#     '
+    head, arrow, result = about.rpartition(' -> ')
+    texts = [f'{first}{head}', f'{more}-> {result}'] if arrow else [first + about]
+    for text in texts:
+        yield from textwrap.wrap(text, WIDTH, subsequent_indent=more)
     yield from lines
 
 
