@@ -19,7 +19,7 @@ from jfold.base.errors import MASKED, has_masked
 from jfold.base.keys import Rngs
 from jfold.base.late import Displayed, late
 from jfold.base.memo import Memoized
-from jfold.base.operands import RECORDER, Item, Operand, open_scope, pack_sources
+from jfold.base.operands import Item, Operand, get_recorder, open_scope, pack_sources
 from jfold.base.printing import Printed, callable_name, full_text, in_braces, in_call
 from jfold.base.tracebacks import api_boundary
 from jfold.types import TensorType, Type
@@ -99,7 +99,7 @@ class Block(Memoized, Displayed):
 
     def __call__(self, *sources: Any) -> Any:
         """Apply the block: to wires within `compose`, to values in a lazy function."""
-        if recorder := RECORDER.get():
+        if recorder := get_recorder():
             return recorder.call(self, sources)
         return self._wired(sources)
 

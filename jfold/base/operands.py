@@ -65,16 +65,11 @@ class Operand:
     """
 
     __slots__ = ()
-    # Hints of errors: what to write instead of `len(x)`, `for item in x` and `x.name`.
+    # Hints of errors: what to write instead of `len(x)` and `for item in x`.
     of_length: ClassVar[str] = 'compute it by `jf.Length()(x)`'
     of_items: ClassVar[str] = (
         'take those of a tuple by `x[0]`, `x[1]`, those of a sequence by Map'
     )
-    of_attributes: ClassVar[str] = (
-        'take a field by `x[{name!r}]`, and write `jf.Function(fn)(x)` for a method, '
-        'where `fn` calls it'
-    )
-
     beside_arrays: ClassVar[str] = ''  # what to write instead of `array * x`
 
     def applied(self, fn: Operator, *operands: object) -> Any:
@@ -143,13 +138,6 @@ class Operand:
             raise TypeError(self._question_message('its items', self.of_items))
         return iter([self[index] for index in range(count)])
 
-    @api_boundary
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith('_'):
-            raise AttributeError(name)
-        hint = self.of_attributes.format(name=name)
-        raise AttributeError(self._question_message(f'`.{name}`', hint))
-
     def _call_message(self, what: str) -> str:
         return (
             f'{self!r}: expected a block to be called on it, got {what}, {UNKNOWN}; '
@@ -208,6 +196,8 @@ SCOPE: ContextVar[Any] = ContextVar('scope')
 
 # The `language.lazy_recording.Recording` of the lazy function that runs, if one does.
 RECORDER: ContextVar[Any] = ContextVar('recorder', default=None)
+# Python looks a method of an imported object up at each call, but not this function.
+get_recorder = RECORDER.get
 
 
 def open_scope(block: object, sources: tuple[object, ...]) -> Any:

@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -65,6 +65,16 @@ class Wire(Operand):
     scope: Scope
     block: Block | None
     source: Source
+
+    @api_boundary
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith('_'):
+            raise AttributeError(name)
+        hint = (
+            f'take a field by `x[{name!r}]`, and write `jf.Function(fn)(x)` for a '
+            'method, where `fn` calls it'
+        )
+        raise AttributeError(self._question_message(f'`.{name}`', hint))
 
     @api_boundary
     def __getitem__(self, key: object) -> Wire:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -227,6 +227,13 @@ class Metric(Block):
 # ---- blocks that are defined once and used in many places ----------------------------
 
 
+class CallKind(NamedTuple):
+    """A kind of block call in lazy functions, whose rows are recorded when called."""
+
+    number: int  # of its entry, by which the call is a node
+    operands: int
+
+
 class ForwardDeclaration:
     """A name for a block that is defined later and may refer to itself.
 
@@ -258,6 +265,8 @@ class ForwardDeclaration:
         self.target: Block | None = None
         # For `Share`, the key of an object: objects with equal keys are evaluated once.
         self.key: Callable[[Any], Hashable] | None = None
+        # For calls of one kind in lazy functions, what they are.
+        self.calls: CallKind | None = None
 
     def __deepcopy__(self, memo: object) -> Self:
         return self  # as blocks do: a `Reference` holds this declaration

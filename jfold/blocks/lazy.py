@@ -27,10 +27,11 @@ import numpy as np
 from jfold.base.arguments import expect
 from jfold.base.errors import short_repr
 from jfold.base.functions import take_item
-from jfold.base.operands import RECORDER, SCOPE, Operand, with_number
+from jfold.base.operands import SCOPE, Operand, get_recorder, with_number
 from jfold.base.printing import callable_name
 from jfold.base.structs import StructForm
 from jfold.base.tracebacks import api_boundary
+from jfold.blocks.sequences import Map
 from jfold.combinators import Block, Function, Record, block
 
 Fn = TypeVar('Fn', bound=Callable[..., Any])
@@ -72,7 +73,7 @@ class Lazy(Block):
 
     def __call__(self, part: Any = MISSING, /, *others: Any, **options: Any) -> Any:
         """Run the function, in another lazy function; or apply the block to wires."""
-        recorder = RECORDER.get()
+        recorder = get_recorder()
         # Most calls have one argument, which takes Python no list and no dict.
         if not (recorder is None or self.share or others or options):
             return self.fn() if part is MISSING else self.fn(part)
@@ -176,6 +177,18 @@ class Struct(Record):
         vars(self).update(form=form)
 
 
+@block
+class InOrder(Map):
+    """A block that evaluates nodes in the order of their calls, and gives nothing.
+
+    So draws and metrics are numbered alike where rows are recorded and where nodes are
+    evaluated. Where rows are recorded, it does nothing.
+    """
+
+    def __init__(self, fn: Block) -> None:
+        super().__init__(fn)
+
+
 class CallPlace(NamedTuple):
     """The place of a call in a lazy function: number of the call, and line."""
 
@@ -211,9 +224,6 @@ class Value(Operand):
     __slots__ = ('node', 'recording')
     of_length = 'take it from the data, or from `x.shape[0]`'
     of_items = 'take rows of a tensor by `x[0]`, `x[1]`'
-    of_attributes = (
-        'write `jf.Function(fn)(x)` for a method, with an `fn` outside that calls it'
-    )
     beside_arrays = ', and `x * array` for `array * x` with an array of JAX'
 
     node: Node
@@ -271,14 +281,6 @@ class Value(Operand):
         return self.recording.call(function_of(take_item(parts)), (self,))
 
     @api_boundary
-    def __getattr__(self, name: str) -> Any:
-        if name in PROPERTIES:
-            return self.recording.call(_attribute(name), (self,))
-        if name in METHODS:
-            return functools.partial(self._method, name)
-        return super().__getattr__(name)
-
-    @api_boundary
     def _method(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Call array method `name` on this value; return the result as a `Value`.
 
@@ -312,6 +314,25 @@ class Value(Operand):
 
     def __repr__(self) -> str:
         return f'<value of {self.recording.describe(self)}>'
+
+    def lacks(self, name: str | None) -> str:
+        """Return a message: there is no attribute `name`."""
+        return self._question_message(
+            f'`.{name}`',
+            'write `jf.Function(fn)(x)` for a method, with an `fn` outside that calls it',
+        )
+
+
+def _property(name: str) -> property:
+    """Return a property of values that records `x.name`."""
+    return property(lambda self: self.recording.call(_attribute(name), (self,)))
+
+
+# Not by a `__getattr__`, with which Python reads each attribute six times as slowly.
+for _name in METHODS:
+    setattr(Value, _name, functools.partialmethod(Value._method, _name))
+for _name in PROPERTIES:
+    setattr(Value, _name, _property(_name))
 
 
 def _as_key(x: Any) -> Any:
@@ -357,7 +378,7 @@ def _recorder(name: str) -> Any:
 
     The message says that `jf.<name>` was called.
     """
-    recorder = RECORDER.get()
+    recorder = get_recorder()
     if recorder is None:
         raise TypeError(
             f'jf.{name}: expected to be called in a function of `jf.lazy`, got a call '
@@ -378,7 +399,7 @@ def tensor(value: Any, dtype: Any = None) -> Any:
 
 def int32(value: Any) -> Any:
     """Return an int or an array of ints as a `Value` of dtype int32."""
-    return (RECORDER.get() or _recorder('int32')).constant(value, 'int32')
+    return (get_recorder() or _recorder('int32')).constant(value, 'int32')
 
 
 def float32(value: Any) -> Any:

@@ -88,6 +88,22 @@ class Generator(Round):
         w.line(f'{result} = {text}')
         return w.unpacked(like, result)
 
+    def recorded(self, declaration: b.ForwardDeclaration) -> s.Symbol:
+        """Return the template of the results of calls that a declaration evaluates.
+
+        At first, write the function that records such a call in a lazy function: from
+        the nodes of its operands to the row numbers of the result.
+        """
+        assert declaration.calls is not None
+        number, operands = declaration.calls
+        key, body = ('calls', declaration), self.typing.declarations[declaration]
+        if key not in self.written:
+            self.written[key] = self.calls[number] = self.names.new(declaration.name)
+            # A node of its own is a tuple: the number of the entry, and the operands.
+            node = (None, *[s.Object('x')] * operands)
+            self._function(key, body.parts[0], node)
+        return self.known((key, 'result'), self.template(body.output))
+
     def _function(self, key: Hashable, node: TypedUse, value: s.Symbol) -> None:
         """Write function `key` with body `node`; its first call is on `value`."""
         name = self.written[key]
@@ -203,6 +219,14 @@ class Generator(Round):
             yield f'{INDENT}kept = []  # the objects whose ids are keys'
         yield ''
         yield from self.functions
+        if self.runs_lazy:
+            items = [
+                f'{number}: {f"by_steps({name})" if self.deep else name}'
+                for number, name in sorted(self.calls.items())
+            ]
+            head = f'{INDENT}calls = {{'
+            about = 'by number, what records a call in a lazy function'
+            yield from commented(wrapped(head, items, '}', INDENT), about, INDENT)
         yield f'{INDENT}for x in examples:'
         yield from without_unused(w.lines)
         if self.deep and not any('(yield ' in x for x in w.lines):
@@ -290,6 +314,7 @@ class Generator(Round):
                 if self.results[r].kind.labelled
             ),
             shared=tuple(self.constant_names.values()),
+            removable=self.removable(),
         )
         return Source(text, self.names.values, recording, self.where)
 

@@ -9,6 +9,9 @@ operators that one argument alone reads):
     embed = GetItem(1) >> int32() >> Function(embed)
     cell = Record({1: OneOf(number, {...}), 2: OneOf(number, {...})}) >> Function(cell)
 
+where `number` is `GetItem(0)`. The source of a declaration is a function that a call of
+the block runs at once, to record its row.
+
 From here on there is nothing lazy: types, source, graphs and all else are those of an
 expression that was written by hand.
 """
@@ -18,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,10 +35,12 @@ from jfold.base.operands import noting_flax_modules
 from jfold.base.printing import callable_name
 from jfold.base.tracebacks import without_middle
 from jfold.blocks.compose import Wiring
-from jfold.blocks.lazy import OPERATORS, CallPlace, Lazy, Struct
+from jfold.blocks.control import CallKind
+from jfold.blocks.lazy import OPERATORS, CallPlace, InOrder, Lazy, Struct
 from jfold.language.analysis import users
 from jfold.language.function_layers import LazyCalls, layer_key
-from jfold.language.lazy_recording import PlacedRecording, Recording, line_of
+from jfold.language.lazy_places import PlacedRecording, line_of
+from jfold.language.lazy_recording import Functions, Recording
 from jfold.language.lazy_registry import (
     EMPTY,
     EmptyList,
@@ -47,8 +51,6 @@ from jfold.language.lazy_registry import (
 )
 from jfold.types import ObjectType, SequenceType, StructType, TensorType
 
-number_of = operator.itemgetter(0)
-
 
 @memoized
 def lazy_functions(root: b.Block) -> list[Lazy]:
@@ -58,10 +60,9 @@ def lazy_functions(root: b.Block) -> list[Lazy]:
 
 @dataclass(eq=False)
 class Reader(LazyCalls):
-    """A callable that returns the block calls that a lazy function makes on an example.
+    """A callable that runs a lazy function on an example, given what records calls.
 
-    The calls are nested tuples; the outermost is the call that made the result. If the
-    program has metrics, a pair is returned: this tuple, and the values of metrics.
+    It returns the node of the result, and the observed values of metrics.
 
     Attributes:
       registry: the entries (kinds of calls) of the program; it refuses new ones.
@@ -75,16 +76,23 @@ class Reader(LazyCalls):
     ranks: Mapping[Hashable, int] = field(default_factory=dict)
     line_of = staticmethod(line_of)
 
-    def __call__(self, example: object) -> Any:
-        return self._calls(Recording(self.registry), example)
+    def __call__(self, example: object, functions: Functions) -> tuple[Any, ...]:
+        recording = Recording(self.registry, functions)
+        return recording.run(self.lazy, example), recording.observed
 
-    def _calls(self, recording: Recording, example: object) -> Any:
+    def placed(self, example: object) -> tuple[Any, ...]:
+        """Return what a call does, and the nodes of all calls that are read, in order.
+
+        No row is recorded: nodes are nested, and know their line.
+        """
+        recording, registry = PlacedRecording(self.registry), self.registry
         node = recording.run(self.lazy, example)
-        return (node, recording.observed) if self.registry.metrics else node
-
-    def placed(self, example: object) -> Any:
-        """Return the calls on an example, as nodes that know their line."""
-        return self._calls(PlacedRecording(self.registry), example)
+        ends = [node, *(values for _, values, *_ in recording.observed)]
+        observing = {entry.number for entry in registry.entries if entry.observes}
+        ends += [x for x in recording.nodes if x[0] in observing]
+        read = set(map(id, registry.reached(ends)))
+        nodes = [x for x in recording.nodes if id(x) in read]
+        return node, recording.observed, nodes
 
     def raised(
         self, example: object, place: CallPlace, message: str
@@ -96,7 +104,7 @@ class Reader(LazyCalls):
         """
         recording = PlacedRecording(self.registry, place, message)
         try:
-            self._calls(recording, example)
+            recording.run(self.lazy, example)
         except KeyboardInterrupt:
             raise
         except BaseException:  # the function may catch the error, and raise anything
@@ -234,7 +242,8 @@ class Recorded:
         readers = _Readers(self.closed, _inlined(self.closed))
 
         def replaced(lazy: Lazy) -> b.Block:
-            return b.InputTransform(Reader(lazy, *facts)) >> readers.results(lazy)
+            reader: Any = Reader(lazy, *facts)
+            return b.InputTransform(reader) >> readers.results(lazy)
 
         root = substitute(self.root, replaced)
         functions = [x for x in users(root) if isinstance(x, b.Function)]
@@ -312,6 +321,8 @@ class _Readers:
             # so that a node is evaluated once for all its readers.
             declaration = b.ForwardDeclaration(ObjectType(), name=entry.name)
             declaration.key = id
+            operands = 1 if entry.key[0] == 'tensor' else len(entry.inputs)
+            declaration.calls = CallKind(number, operands)
             self.blocks[number] = declaration()
         block = _reading(entry, [*map(self.choice, entry.inputs)])
         if declaration is not None:
@@ -339,21 +350,33 @@ class _Readers:
                     if isinstance(self.registry.entries[n].type, SequenceType):
                         cases.setdefault(empty.number, cases[n])
             one = next(iter(cases.values())) if len(cases) == 1 else None
-            self.choices[key] = one or b.OneOf(number_of, cases)
+            self.choices[key] = one or b.OneOf(b.GetItem(0), cases)
         return self.choices[key]
 
     def results(self, lazy: Lazy) -> b.Block:
         """Return the block that evaluates the result of the `Reader` of `lazy`."""
-        value, cases = self.choice(self.registry.results[lazy]), {}
+        value, cases = self.choice(self.registry.results[lazy]), dict[Any, b.Block]()
         for (name, labelled), makers in self.registry.metrics.items():
             one = self.choice(makers)
             with_label = b.Record({1: one, 2: b.Identity()})
             collected = with_label if labelled else b.GetItem(1) >> one
             cases[name, labelled] = collected >> b.Metric(name)
-        if not cases:
-            return value
-        metrics = b.Map(b.OneOf(number_of, cases)) >> b.Void()
-        return b.Record((value, metrics)) >> b.GetItem(0)
+        for entry in self.registry.entries:
+            if entry.observes:  # even if no other call reads its results
+                self.entry(entry.number)
+        calls = {
+            number: block >> b.Void()
+            for number, block in self.blocks.items()
+            if isinstance(block, b.Reference)
+        }
+        parts = [b.GetItem(0) >> value]
+        if calls:
+            one = b.OneOf(b.GetItem(0), calls, default=b.Void())
+            parts.insert(0, InOrder(one) >> b.Void())
+        if cases:
+            one = b.OneOf(b.GetItem(0), cases)
+            parts.append(b.GetItem(1) >> b.Map(one) >> b.Void())
+        return b.AllOf(*parts) >> b.GetItem(int(bool(calls)))
 
 
 def _reading(entry: Entry, inputs: list[b.Block]) -> b.Block:

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Iterator
-from types import FrameType, GeneratorType
+from collections.abc import Callable, Iterator, Mapping
+from types import GeneratorType
 from typing import Any
 
 import jax
@@ -17,9 +16,8 @@ from jfold.base.errors import MASKED, has_masked, short_repr
 from jfold.base.memo import memoized
 from jfold.base.operands import RECORDER, Operand
 from jfold.base.structs import Form, StructForm, flatten_once, is_struct
-from jfold.base.tracebacks import is_of_user, line_text
 from jfold.base.trampoline import Steps, run
-from jfold.blocks.lazy import CallPlace, Lazy, Node, PlacedNode, Value
+from jfold.blocks.lazy import Lazy, Node, Value
 from jfold.language.lazy_registry import (
     Entry,
     GivesObjects,
@@ -32,7 +30,10 @@ from jfold.types import ObjectType, Product, TensorType
 SCALARS = bool, int, float, complex
 FIXED = *SCALARS, np.generic, jax.Array
 NUMBERS = *FIXED, np.ndarray
-RUNS = 'run', 'shared', '_shared_steps'  # methods that run functions of the user
+# By entry number, what records the row of a call: a function of the source, from the
+# nodes of the operands to the row numbers of the result.
+Functions = Mapping[int, Callable[..., Any]]
+NO_FUNCTIONS: Functions = {}
 
 
 class Recording:
@@ -40,15 +41,20 @@ class Recording:
 
     Attributes:
       registry: the entries of calls.
+      functions: what records rows; nothing does while kinds of calls are learned.
+      failed: the error of a function whose rows are incomplete, if any: the user's
+        code may have caught it.
       observed: per value of a metric, ((name, whether labelled), node, label if any).
       memo: by shared function and ids of its arguments, (arguments, result); while the
         function runs, (arguments,).
     """
 
-    __slots__ = ('calls', 'memo', 'observed', 'registry')
+    __slots__ = ('calls', 'failed', 'functions', 'memo', 'observed', 'registry')
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, functions: Functions = NO_FUNCTIONS) -> None:
         self.registry, self.calls = registry, registry.calls
+        self.functions = functions
+        self.failed: BaseException | None = None
         self.observed: list[Node] = []
         self.memo: dict[Any, tuple[Any, ...]] = {}
 
@@ -69,17 +75,23 @@ class Recording:
                 )
             node = self.node(value)
         except RecursionError:
+            if self.functions:  # their deep form may have room, or else the walk raises
+                raise
             raise TypeError(
                 f'{lazy!r}: expected data less deep than calls of Python may be '
                 'nested, got deeper ones; write `x = yield f(part)` for each call of '
                 'itself, which makes it a generator function without that limit'
             ) from None
         except (TypeError, AttributeError) as error:
+            if isinstance(error, AttributeError) and isinstance(error.obj, Value):
+                raise AttributeError(error.obj.lacks(error.name)) from error
             if hint := _advice_on_error(str(error)):
                 raise TypeError(f'{lazy!r}: {hint}') from error
             raise
         finally:
             RECORDER.reset(token)
+        if self.failed is not None:
+            raise self.failed
         self.registry.result(lazy, node[0])
         return node
 
@@ -91,26 +103,44 @@ class Recording:
             # Most calls have one value, a list of values, or two values.
             if len(arguments) == 1:
                 (x,) = arguments
-                if x.__class__ is list:
-                    nodes = [item.node for item in x]
-                    if x and all([item.recording is self for item in x]):
-                        numbers = dict.fromkeys([node[0] for node in nodes])
+                if x.__class__ is list and x:
+                    nodes, numbers = [], dict[int, None]()
+                    for item in x:
+                        if item.recording is not self:
+                            break
+                        node = item.node
+                        nodes.append(node)
+                        numbers[node[0]] = None
+                    else:
                         number = self.registry.known['list', *numbers].number
-                        node = number, nodes
-                        return self._made((self.calls[block, number], node))
+                        node, number = (number, nodes), self.calls[block, number]
+                        return self._value(self._node(number, node))
                 elif x.recording is self:
                     node = x.node
-                    return self._made((self.calls[block, node[0]], node))
+                    number = self.calls[block, node[0]]
+                    function = self.functions.get(number)
+                    made = node if function is None else function(node)
+                    value = Value()
+                    value.node, value.recording = (number, made), self
+                    return value
             elif len(arguments) == 2:
                 x, y = arguments
                 if x.recording is self is y.recording:
                     node, other = x.node, y.node
                     number = self.calls[block, node[0], other[0]]
-                    return self._made((number, node, other))
+                    function = self.functions.get(number)
+                    value = Value()
+                    value.recording = self
+                    value.node = (
+                        (number, node, other)
+                        if function is None
+                        else (number, function(node, other))
+                    )
+                    return value
             elif all([x.recording is self for x in arguments]):
                 nodes = [x.node for x in arguments]
                 number = self.calls[(block, *[node[0] for node in nodes])]
-                return self._made((number, *nodes))
+                return self._value(self._node(number, *nodes))
         except (AttributeError, LookupError, TypeError):  # plain data, or a new call
             pass
         return self._call(block, arguments)
@@ -162,7 +192,7 @@ class Recording:
         numbers = tuple([node[0] for node in nodes])
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
-        return self._opened((entry.number, *nodes), entry)
+        return self._opened(self._node(entry.number, *nodes), entry)
 
     def _collect(self, metric: b.Metric, arguments: tuple[Any, ...]) -> None:
         """Observe `arguments` of a `Metric`: a value, and its label if any."""
@@ -215,13 +245,15 @@ class Recording:
         """Return the `Value` of a number or array `value`, as `dtype` if not `None`."""
         number = self.calls.get((value.__class__, dtype))
         node = self._constant(value, dtype) if number is None else (number, value)
-        return self._made(node)
+        made = Value()
+        made.node, made.recording = node, self
+        return made
 
     def _constant(self, value: Any, dtype: object = None) -> Node:
         if value.__class__ is np.ndarray:
             number = self.calls.get((value.dtype, value.shape, dtype))
-            if number is not None:
-                return number, value.copy()  # the function may change it
+            if number is not None:  # copied, since the function may change it
+                return self._node(number, value.copy())
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
         is_fixed = isinstance(value, FIXED)
@@ -258,8 +290,8 @@ class Recording:
         elif not is_fixed:
             if value.__class__ is np.ndarray:
                 self.calls[value.dtype, value.shape, dtype] = number
-            return number, np.array(value)
-        return number, value
+            value = np.array(value)
+        return self._node(number, value)
 
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
         """Record a value for metric `name`; `label` is `(label,)`, or `()` if none."""
@@ -303,7 +335,18 @@ class Recording:
             f'{short_repr(x)}{_advice(x)}'
         )
 
-    def _made(self, node: Node) -> Value:
+    def _node(self, number: int, *operands: Any) -> Node:
+        """Return the node of a call; record its row if calls of entry `number` do."""
+        function = self.functions.get(number)
+        if function is None:
+            return number, *operands
+        try:
+            return number, function(*operands)
+        except BaseException as error:
+            self.failed = error
+            raise
+
+    def _value(self, node: Node) -> Value:
         """Return the `Value` that stands for a call's result, one tensor."""
         # No `__init__`: its call would take as long as all the rest.
         value = Value()
@@ -313,7 +356,7 @@ class Recording:
     def _opened(self, node: Node, entry: Entry) -> Any:
         """Return the result of `node`, a call of `entry`: a `Value`, or nested ones."""
         if not isinstance(entry.type, Product):
-            return self._made(node)
+            return self._value(node)
         items = [self.registry.entries[n] for n in entry.items]
         return entry.type.form.closed(self._opened((x.number, node), x) for x in items)
 
@@ -350,73 +393,6 @@ def _remembered(known: tuple[Any, ...]) -> Any:
         f'{short_repr(arguments[0] if arguments else None)}; leave out what '
         'points back, or follow it without `share`, up to a depth'
     )
-
-
-class PlacedRecording(Recording):
-    """A recording whose nodes know their places, to name the line of a call.
-
-    Attributes:
-      count: the number of calls so far.
-      place: the place of the last call.
-      faulty: the place of a call that raises the error `fault`, if any does.
-    """
-
-    __slots__ = ('count', 'fault', 'faulty', 'place')
-
-    def __init__(
-        self, registry: Registry, faulty: CallPlace | None = None, message: str = ''
-    ) -> None:
-        super().__init__(registry)
-        self.count, self.faulty, self.fault = 0, faulty, TypeError(message)
-        self.place: CallPlace | None = None
-
-    def _begin(self) -> None:
-        self.count += 1
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and not is_of_user(frame):
-            frame = frame.f_back
-        self.place = frame and CallPlace(self.count, frame.f_code, frame.f_lineno)
-        if self.place is not None and self.place == self.faulty:
-            raise self.fault
-
-    def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
-        """Record a block's call, as `Recording.call` does."""
-        self._begin()
-        return self._call(block, arguments)
-
-    def constant(self, value: object, dtype: object) -> Any:
-        """Return the `Value` of a number or array `value`, as `dtype` if not `None`."""
-        self._begin()
-        return self._made(self._constant(value, dtype))
-
-    def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
-        """Record a value for metric `name`; `label` is `(label,)`, or `()` if none."""
-        self._begin()
-        super().observe(name, value, label)
-        self.observed[-1] = PlacedNode.at(self.place, self.observed[-1])
-
-    def _made(self, node: Node) -> Value:
-        return super()._made(PlacedNode.at(self.place, node))
-
-
-def line_of(error: BaseException | None) -> str:
-    """Return ', in line 3 of f.py, `...`', the user's line from which `error` comes.
-
-    It is the last one above the call of a block that raised the error; '' without one.
-    """
-    line = ''
-    while error is not None and not line:
-        traceback = error.__traceback__
-        while traceback is not None:
-            frame, code = traceback.tb_frame, traceback.tb_frame.f_code
-            is_call = code.co_filename == __file__ and code.co_name not in RUNS
-            if is_call:  # below it are frames of layers
-                break
-            if is_of_user(frame):
-                line = line_text(code, traceback.tb_lineno)
-            traceback = traceback.tb_next
-        error = error.__cause__
-    return line
 
 
 def _holds_values(x: object) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jfold import blocks as b
+from jfold.base.memo import cached_property
 from jfold.base.printing import callable_name
 from jfold.base.structs import Form, StructForm
 from jfold.blocks.lazy import Lazy, Node
@@ -87,6 +88,13 @@ class Entry:
         """
         is_array = self.key[0] == 'tensor' and self.key[1].shape != ()
         return is_array or isinstance(self.key[0], b.Block)
+
+    @cached_property
+    def observes(self) -> bool:
+        """Return whether the block that is called has metrics inside."""
+        block = self.key[0]
+        is_block = isinstance(block, b.Block)
+        return is_block and any(isinstance(x, b.Metric) for x in users(block))
 
 
 @dataclass(eq=False)
@@ -314,18 +322,29 @@ class Registry:
 
     def note_shared(self, nodes: Iterable[Node]) -> None:
         """Add to `shared` the entries of nodes that are arguments of several nodes."""
-        waiting, seen, read = [*nodes], set[int](), set[int]()
-        while waiting:
-            node = waiting.pop()
-            kind = self.entries[node[0]].key[0]
-            if id(node) in seen or kind in ('tensor', 'data'):
-                continue
-            seen.add(id(node))
-            for part in node[1] if kind == 'sequence' else node[1:]:
+        read = set[int]()
+        for node in self.reached(nodes):
+            for part in self._operands(node):
                 if id(part) in read:
                     self.shared.add(part[0])
                 read.add(id(part))
-                waiting.append(part)
+
+    def reached(self, nodes: Iterable[Node]) -> list[Node]:
+        """Return the `nodes` and all that they are made of, each once."""
+        waiting, known = [*nodes], dict[int, Node]()
+        while waiting:
+            node = waiting.pop()
+            if id(node) not in known:
+                known[id(node)] = node
+                waiting += self._operands(node)
+        return [*known.values()]
+
+    def _operands(self, node: Node) -> Sequence[Node]:
+        kind = self.entries[node[0]].key[0]
+        if kind in ('tensor', 'data'):
+            return ()
+        operands: Sequence[Node] = node[1] if kind == 'sequence' else node[1:]
+        return operands
 
     def result(self, lazy: Lazy, number: int) -> None:
         """Note maker `number` of results of `lazy`; raise TypeError if types differ."""

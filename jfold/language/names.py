@@ -18,7 +18,7 @@ INDENT = '    '
 WIDTH = 88  # columns of the source, where names are not too long
 # Names that rules write unchanged: `TAKEN` anywhere, `WRITTEN` as local variables.
 TAKEN = (
-    *('examples', 'ends', 'kept', 'record', 'LEVEL', 'LEVELS', 'MAKER'),
+    *('examples', 'ends', 'kept', 'calls', 'record', 'LEVEL', 'LEVELS', 'MAKER'),
     *('y', 'z', 'u', 'v', 'k', 'key', 'group', 'entries'),
 )
 WRITTEN = 'x', 'n', 'items', 'made'

@@ -17,6 +17,8 @@ from jfold import blocks as b
 from jfold import types as t
 from jfold.base.structs import StructForm, plain_containers
 from jfold.blocks.compose import Composition
+from jfold.blocks.control import CallKind
+from jfold.blocks.lazy import InOrder
 from jfold.language.forwarding import Forwarding
 from jfold.language.lazy_expression import Reader, learned_reader
 from jfold.language.rules_reduce import Fill
@@ -48,9 +50,9 @@ def _record(keys: tuple[Any, ...], length: int | None) -> Any:
     return _bare(b.Record, fields=tuple((key, None) for key in keys), length=length)
 
 
-def _declaration(name: str, key: Any) -> b.ForwardDeclaration:
+def _declaration(name: str, key: Any, calls: Any) -> b.ForwardDeclaration:
     declaration = b.ForwardDeclaration(name=name)
-    declaration.key = key
+    declaration.key, declaration.calls = key, calls and CallKind(*calls)
     return declaration
 
 
@@ -140,7 +142,7 @@ BLOCKS: dict[type, Codec] = {
         for block_class in (
             *(b.Void, b.Function, b.Identity, b.Pipe, b.AllOf, b.Optional, b.Share),
             *(Composition, b.Map, b.Fold, b.Reduce, b.Broadcast, b.Nth, b.Chain),
-            *(b.Pick, b.Regroup),
+            *(b.Pick, b.Regroup, InOrder),
         )
     },
 }
@@ -170,7 +172,9 @@ CODECS: dict[type, Codec] = {
     TypedUse: _keywords(_use, *USE),
     TypedExpression: _fields(TypedExpression),
     Forwarding: _fields(Forwarding),
-    b.ForwardDeclaration: codec(_declaration, 'name', 'key'),
+    b.ForwardDeclaration: Codec(
+        lambda x: (x.name, x.key, x.calls and (*x.calls,)), _declaration
+    ),
     Layer: Codec(
         lambda x: [plain_containers(getattr(x, name)) for name in LAYER],
         lambda *values: Layer(

@@ -18,7 +18,13 @@ from jfold.language.names import INDENT, literal_of
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.walk import Located, Walk, walk, zero_of
-from jfold.language.writing import Branches, argument_text, as_object
+from jfold.language.writing import (
+    Branches,
+    argument_text,
+    as_object,
+    recorded_kinds,
+    write_recorded,
+)
 from jfold.types import ObjectType, Type, VoidType
 
 NO_CASE = 'give it a case, or pass `default=`'
@@ -92,6 +98,8 @@ def _(block: b.OneOf, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
 def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     key, pre, *cases = node.parts
     value = w.held(value)
+    if kinds := recorded_kinds(cases):
+        return write_recorded(kinds, node, as_object(value), w)
     if key is not None:
         text = as_object(w.part(key, value)).text
     else:

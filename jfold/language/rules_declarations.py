@@ -11,6 +11,7 @@ from jfold import blocks as b
 from jfold.base.operands import map_sources
 from jfold.base.trampoline import Steps
 from jfold.blocks.compose import Composition, Numbers
+from jfold.blocks.lazy import InOrder
 from jfold.language.data_cycles import (
     objects_in,
     refuse_cycle,
@@ -22,7 +23,7 @@ from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path
 from jfold.language.typed import TypedUse
 from jfold.language.walk import EXAMPLE, Located, Walk, misfit, path_of, walk
-from jfold.language.writing import as_object
+from jfold.language.writing import as_object, recorded_kinds, write_recorded
 from jfold.tracing import deep
 from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, leaf_types
 
@@ -112,7 +113,25 @@ def _(block: b.Reference, node: TypedUse, value: Any, w: Lines) -> Any:
     body = w.g.typing.declarations[declaration]
     if isinstance(body.input, ObjectType):
         value = as_object(value)
+    if declaration.calls is not None:
+        return write_recorded([declaration], node, as_object(value), w)
     return w.g.call(declaration, declaration.name, body.parts[0], value, w)
+
+
+@walk.register
+def _(block: InOrder, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
+    for call in state.items(node, state.get(node, x, 2)):
+        yield state.anew(node.parts[0], call)
+    return []
+
+
+@write.register
+def _(block: InOrder, node: TypedUse, value: Any, w: Lines) -> None:
+    # Lazy functions make the calls in order. Some may be read by nothing but a metric.
+    for case in node.parts[0].parts:
+        if case is not None and case.parts:
+            for kind in recorded_kinds(case.parts[:1]):
+                w.g.recorded(kind)
 
 
 def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:

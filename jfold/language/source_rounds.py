@@ -40,6 +40,7 @@ class Round:
       facts: the facts that the round before found.
       seen: the facts of this round so far.
       uses: the applications of operations.
+      users: the same by operation, after fusion and unrolling.
       reads: per place, the producers of its inputs.
       renamed: from sets of place outputs to sets of operation outputs, by `facts`.
       alone: the keys of those `Rows` to which one statement appends, by `facts`.
@@ -53,6 +54,8 @@ class Round:
       written: the name of each function in the source, by its key.
       memos: the names of the memo dicts of functions whose results are shared.
       by_identity: by the key of a function, the name of its memo if keyed by `id`.
+      calls: the names of the functions that record calls of lazy functions, by entry.
+      runs_lazy: whether the source runs a lazy function.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Round:
         self.chosen, self.facts, self.deep = chosen, facts, deep
         self.seen = Facts()
         self.uses: list[Use] = []
+        self.users = defaultdict[int, list[Use]](list)
         self.reads: list[tuple[ProducerSet, ...]] = []
         self.untouched = defaultdict[Hashable, list[tuple[Hashable, str]]](list)
         self.node: TypedUse | None = None
@@ -80,6 +84,8 @@ class Round:
         self.written: dict[Hashable, str] = {}
         self.memos: list[str] = []
         self.by_identity: dict[Hashable, str] = {}
+        self.calls: dict[int, str] = {}
+        self.runs_lazy = False
         by_groups, applied = facts.reductions, Counter[Hashable]()
         applied.update(('operation', o) for o in facts.operations if o not in by_groups)
         self.alone = {x for x, n in (facts.statements + applied).items() if n == 1}
@@ -359,6 +365,19 @@ class Round:
         constants = [tape for *_, tape in self.own.values()]
         used = [x.counter for x in rows if x.counter is not None]
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
+
+    def removable(self) -> tuple[int, ...] | None:
+        """Return the operations whose unread rows are removed from graphs.
+
+        A lazy function may drop the value of a call. What an expression drops stays,
+        as in any other graph. `None` is returned if no lazy function is run.
+        """
+        if not self.runs_lazy:
+            return None
+        drops = {
+            o for o, uses in self.users.items() if not all(x.readers for x in uses)
+        }
+        return tuple(o for o, _ in enumerate(self.operations) if o not in drops)
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
         """Return, by type number, the uses that append to each tape of constants.

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, SupportsIndex, cast
 
+from jfold import blocks as b
 from jfold.language import symbols as s
 from jfold.language.lines import RETURNED, Lines
 from jfold.language.names import item_name, literal_of
@@ -167,6 +168,30 @@ def counted(value: s.Items, w: Lines) -> s.Items:
     name = w.variable('n', f'n_of_{of if of.isidentifier() else "all"}')
     w.line(f'{name} = {value.n}')
     return s.Items(value.items, name)
+
+
+def recorded_kinds(nodes: Sequence[TypedUse]) -> list[b.ForwardDeclaration]:
+    """Return the declarations of `nodes` if all are of calls in lazy functions.
+
+    Return an empty list if one is another block, which is evaluated when it is read.
+    """
+    blocks = [x.block for x in nodes]
+    kinds = [x.declaration for x in blocks if isinstance(x, b.Reference)]
+    is_all = len(kinds) == len(nodes) and all(x.calls is not None for x in kinds)
+    return kinds if is_all else []
+
+
+def write_recorded(
+    kinds: Sequence[b.ForwardDeclaration], node: TypedUse, call: s.Object, w: Lines
+) -> Any:
+    """Write code that reads the results of `call`, of one of `kinds`; return them."""
+    like: s.Symbol = None
+    for kind in kinds:
+        like = w.joined((node, 'cases'), w.g.recorded(kind))
+    one = f'{kinds[0].name}_of_{call.text}'
+    name = w.variable(one if len(kinds) == 1 else 'result')
+    w.line(f'{name} = {call.text}[1]')
+    return s.with_levels(w.unpacked(like, name), s.levels(like))
 
 
 class Branches:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 # This many nested calls of each function are always allowed. Without a bound, a user's
@@ -74,6 +74,11 @@ def run(call: Generator[Any, Any, Any]) -> Any:
             if is_cycle or most > MAX_DEPTH:
                 raise Endless
             look += min(look, max(MAX_DEPTH + 1 - most, look // 4))
+
+
+def by_steps(function: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:
+    """Return a function that runs what the generator function `function` returns."""
+    return lambda *operands: run(function(*operands))
 
 
 def identity(x: object) -> Any:

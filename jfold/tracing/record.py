@@ -18,6 +18,7 @@ from jfold.graph import Graph
 from jfold.tracing import deep
 from jfold.tracing.strict_reading import HELPERS
 from jfold.tracing.tape_reader import Recording, TapeReader
+from jfold.tracing.unread_rows import without_unread
 
 # The result of `record`: `ends` and tapes, as `tape_reader.py` describes them.
 Tapes = tuple[list[tuple[int, ...]], tuple[list[Any], ...]]
@@ -97,8 +98,12 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
             source = _deep(program)
             call = source.record(examples)
             recorded = deep.run(call)
-        count = len(examples)
-        return TapeReader(program, source.recording, count, *recorded).graph()
+        recording, count = source.recording, len(examples)
+        reader = TapeReader(program, recording, count, *recorded)
+        graph = reader.graph()
+        if recording.removable is None or reader.reads_all():
+            return graph
+        return without_unread(program, graph, recording.removable)
     except Exception as error:
         failed = error
     # Outside the handler, so that errors raised here do not get `failed` as context.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jfold.base.errors import MASKED, has_masked
+from jfold.tracing.deep import by_steps
 
 # The errors of a missing field; objects without any fields raise `TypeError`.
 ABSENT = KeyError, IndexError, AttributeError
@@ -300,6 +301,6 @@ HELPERS: dict[str, Any] = {'PLAIN': PLAIN} | {
     for fn in (
         *(field, field_or, made_before, items, at_most, at_most_items),
         *(sequence, same_length, index_of, numbers_of, grouped, made_with_rest),
-        *(by_groups, readable),
+        *(by_groups, readable, by_steps),
     )
 }

@@ -21,7 +21,9 @@ numbers, [makers] with 0, [ends] as above.
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +96,8 @@ class Recording:
       labels: per result with labels, the tape of labels; -1 if none is ever recorded.
       shared: the indices of the program's constants, in the order in which the source
         names them.
+      removable: the operations whose rows are removed if nothing reads them, with such
+        constants; `None` if all rows stay.
     """
 
     ends: int
@@ -104,6 +108,7 @@ class Recording:
     results: tuple[Place | None, ...]
     labels: tuple[int, ...]
     shared: tuple[int, ...] = ()
+    removable: tuple[int, ...] | None = None
 
 
 class _Layout:
@@ -118,6 +123,10 @@ class _Layout:
         component may make; a node is one level above the highest of these. If another
         recurrence may make it too, the mask [makers] bool tells which makers are in
         the operation's own component; else it is `None`.
+      tables: by maker, the index of the table of its rows among those of constants and
+        operations, or `None` and the end of its tape of constants.
+      in_step: (maker, place) of each operand that is in step.
+      removable: the makers of each table whose rows are removed if nothing reads them.
     """
 
     def __init__(self, program: Operations, recording: Recording) -> None:
@@ -132,6 +141,16 @@ class _Layout:
         number = {x: n for n, x in enumerate(output_places(p), len(p.types))}
         self.parts |= {maker: (number[o, k], None) for maker, o, k in r.makers}
         self.levels = [list(self._levels(p, r, o)) for o in range(len(p.operations))]
+        owner = [x for _, x, _ in value_parts(p)]
+        self.tables = [
+            (owner[part], end) for _, (part, end) in sorted(self.parts.items())
+        ]
+        self.in_step = [(x.maker, place) for place, x in columns if x.tape < 0]
+        makers = defaultdict[int, list[int]](list)
+        for maker, o, _ in r.makers:
+            makers[o].append(maker)
+        self.removable = [makers[o] for o in r.removable or () if makers[o]]
+        self.removable += [[x] for tapes in r.constants for *_, x in tapes]
 
     def _levels(
         self, p: Operations, r: Recording, o: int
@@ -220,6 +239,24 @@ class TapeReader:
         constants = tuple(self.tables[:types])
         rows = constants, operations, results
         return Graph(self.examples, *rows, tuple(labels), fits=True)
+
+    def reads_all(self) -> bool:
+        """Return whether no row can be removed: each that could be is read."""
+        sizes = [1 + len(self.recording.shared)]
+        for table, end in self.layout.tables:
+            first = self.tables[table].first if end is None else self.firsts[end]
+            sizes.append(int(first[-1]))
+        first = list(itertools.accumulate(sizes, initial=0))
+        is_read = np.zeros(first[-1], bool)
+        is_read[np.array(first)[self._makers_of(self.raw)] + (self.raw & ENTRY)] = True
+        for maker, place in self.layout.in_step:
+            rows = int(self._first(place)[-1])
+            is_read[first[maker] : first[maker] + rows] = True
+        for makers in self.layout.removable:
+            outputs = [is_read[first[x] : first[x + 1]] for x in makers]
+            if not functools.reduce(np.logical_or, outputs).all():
+                return False
+        return True
 
     def _first(self, place: Place | None) -> Array:
         """Return `Table.first` [examples + 1] for `place`; zeros if it is `None`."""

@@ -18,7 +18,7 @@ from binary_trees import binary
 from lazy_models import embed, encode, pair, summed
 
 import jfold as jf
-from jfold.base.operands import Operand
+from jfold.blocks.lazy import Value
 from jfold.language import lazy_recording, lazy_registry
 from jfold.tracing.record import trace
 
@@ -289,7 +289,7 @@ def test_values_are_not_asked_for_attributes(monkeypatch: pytest.MonkeyPatch) ->
     def asked(_: object, name: str) -> NoReturn:
         raise AssertionError(name)
 
-    monkeypatch.setattr(Operand, '__getattr__', asked)
+    monkeypatch.setattr(Value, '__getattr__', asked, raising=False)
     assert model.apply({}, model.schedule([2.0])).tolist() == [4]
 
 

@@ -32,6 +32,7 @@ cell = jf.Function(lambda p, a, b: jnp.tanh(p @ a + b), _matrix, name='cell')
 split = jf.Function(lambda p, x: (p @ x, {'half': x / 2}), _matrix, name='split')
 joined = jf.Function(lambda pair, x: pair[0] * x + pair[1], name='joined')
 gate = jf.Function(lambda x, s: jax.nn.sigmoid(s) * x, name='gate')
+logarithm = jf.Function(jnp.log, name='logarithm')
 total, watched = jf.Sum(), jf.Function(jnp.max) >> jf.Metric('largest')
 
 
@@ -67,6 +68,13 @@ def run_tree(t: Any, call: Any) -> Any:
             jf.Metric('sum')(x @ x)
             watched(x)
             return x
+        case 'late':  # the right part before the left
+            right = call(parts[1])
+            return cell(call(parts[0]), right)
+        case 'dropped':  # gradients of which would be NaN
+            x = call(parts[0])
+            logarithm(cell(logarithm(x - x), x))
+            return x * 2
         case 'gate':
             x = call(parts[0])
             return gate(x, x[0]) if parts[1] else jf.select(x > 0, x, -x)
@@ -100,8 +108,8 @@ def draw_program(rng: np.random.Generator, room: int, known: list[Any]) -> Any:
         kind = rng.choice(['leaf', 'plain'])
         return str(kind), int(rng.integers(8))
     kinds = ['cell', 'loop', 'sum', 'split', 'joined', 'norm', 'made', 'gate']
-    kind = str(rng.choice(kinds))
-    counts = {'cell': 2, 'joined': 2, 'loop': 3, 'sum': 3}
+    kind = str(rng.choice([*kinds, 'late', 'dropped']))
+    counts = {'cell': 2, 'joined': 2, 'late': 2, 'loop': 3, 'sum': 3}
     count = int(rng.integers(1, 4)) if kind in ('loop', 'sum') else counts.get(kind, 1)
     parts = [draw_program(rng, (room - 1) // count, known) for _ in range(count)]
     extra = [bool(rng.random() < 0.5)] if kind == 'gate' else []

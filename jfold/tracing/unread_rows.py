@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The removal of rows that nothing reads, directly or through other rows.
+
+A lazy function may call a block and drop its value. The row of such a call would be
+computed for nothing; and gradients through it, of zero cotangents, might be NaN.
+
+Shapes: [values] of one type, in all examples; [rows] of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jfold.graph import (
+    Array,
+    Graph,
+    Table,
+    first_of,
+    number_values,
+    ranges,
+    value_parts,
+)
+from jfold.program.operations import Operations
+
+
+def without_unread(
+    program: Operations, graph: Graph, removable: Collection[int]
+) -> Graph:
+    """Return a graph less the rows that no result depends on; often, `graph` itself.
+
+    Constants are removed, and nodes of the operations `removable`.
+    """
+    uses = _Uses(program, graph)
+    constants = len(graph.constants)
+    tables = [*range(constants), *(constants + o for o in removable)]
+    kept = [np.ones(len(table), bool) for table in uses.tables]
+    is_whole = True
+    while unread := [(k, x) for k in tables if len(x := uses.unread(k, kept[k]))]:
+        is_whole = False
+        for table, rows in unread:
+            kept[table][rows] = False
+            uses.remove(table, rows)
+    return graph if is_whole else uses.selected(kept)
+
+
+@dataclass(eq=False)
+class _Uses:
+    """The operands in a graph, and how often each value is one.
+
+    Attributes:
+      tables: the tables of constants by type, then of operations.
+      first: per type [examples + 1], the first value of each example.
+      outputs: per table, (type, values [rows]) of each output of its rows.
+      operands: per table, then per result, (type, values [rows]) of each operand.
+      readers: per type [values], the number of operands that read a value.
+    """
+
+    program: Operations
+    graph: Graph
+
+    def __post_init__(self) -> None:
+        program, graph = self.program, self.graph
+        self.tables = graph.constants + graph.operations
+        begins, counts = number_values(program, graph.examples, self.tables)
+        self.first = [first_of(x) for x in counts]
+        self.outputs: list[list[tuple[int, Array]]] = [[] for _ in self.tables]
+        for (t, k, _), begin in zip(value_parts(program), begins, strict=True):
+            values = ranges(self.first[t][:-1] + begin, self.tables[k].counts)
+            self.outputs[k].append((t, values))
+        none: tuple[int, ...] = ()
+        types = [none for _ in graph.constants]
+        types += [operation.inputs for operation in program.operations]
+        types += [result.tensors for result in program.results]
+        self.operands = [
+            [(t, x) for t, x in zip(ts, self._numbers(ts, table), strict=True)]
+            for ts, table in zip(types, graph.tables, strict=True)
+        ]
+        self.readers = [np.zeros(int(x[-1]), np.int64) for x in self.first]
+        for t, values in (x for operands in self.operands for x in operands):
+            self.readers[t] += np.bincount(values, minlength=len(self.readers[t]))
+
+    def _numbers(self, types: tuple[int, ...], table: Table) -> Iterator[Array]:
+        """Yield the values [rows] of each operand in a table; they are of `types`."""
+        columns = table.columns[len(table.columns) - len(types) :]
+        for t, column in zip(types, columns, strict=True):
+            yield column + self.first[t][:-1].repeat(table.counts)
+
+    def unread(self, table: int, kept: Array) -> Array:
+        """Return the rows [n] in the mask `kept` [rows] of which no output is read."""
+        result = kept.copy()
+        for t, values in self.outputs[table]:
+            result &= self.readers[t][values] == 0
+        return result.nonzero()[0]
+
+    def remove(self, table: int, rows: Array) -> None:
+        """Count the operands in rows [n] of a table as readers no more."""
+        for t, values in self.operands[table]:
+            np.subtract.at(self.readers[t], values[rows], 1)
+
+    def selected(self, kept: list[Array]) -> Graph:
+        """Return the graph of the rows in the masks `kept`, one [rows] per table."""
+        masks = [np.ones(len(x), bool) for x in self.readers]
+        for k, mask in enumerate(kept):
+            for t, values in self.outputs[k]:
+                masks[t][values] = mask
+        before = [first_of(mask) for mask in masks]  # the number of values kept before
+        kept = [*kept, *(np.ones(len(x), bool) for x in self.graph.results)]
+        tables = []
+        for table, mask, operands in zip(
+            self.graph.tables, kept, self.operands, strict=True
+        ):
+            own = [column[mask] for column in table.columns[: -len(operands) or None]]
+            first = first_of(mask)[table.first]
+            for t, values in operands:
+                start = before[t][self.first[t][:-1]].repeat(np.diff(first))
+                own.append((before[t][values[mask]] - start).astype(np.int32))
+            tables.append(Table(first, tuple(own)))
+        one, two = len(self.graph.constants), len(self.tables)
+        return replace(
+            self.graph,
+            constants=tuple(tables[:one]),
+            operations=tuple(tables[one:two]),
+            results=tuple(tables[two:]),
+        )

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lazy functions record rows when they call: in order, and those that are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from agreement import agree
+
+import jfold as jf
+from jfold.tracing.check_graph import check_graph
+from jfold.tracing.record import trace
+
+NUMBERS = [3.0, 1.0, 2.0]
+noisy = jf.Function(lambda x, noise: x + jax.random.normal(noise), rngs='noise')
+double = jf.Function(lambda x: 2 * x, name='double')
+logarithm = jf.Function(jnp.log, name='logarithm')
+scaled = jf.Function(lambda p, x: p * x, lambda key: jnp.ones(()), name='scaled')
+total = jf.Sum()
+less = jf.Function(jnp.subtract, name='less')
+
+
+def graphs(*functions: Any, examples: Any = (NUMBERS, [5.0])) -> list[Any]:
+    """The graphs of examples, one for each lazy function, each checked."""
+    made = []
+    for function in functions:
+        program = jf.compile(function, like=[*examples]).program
+        made.append(trace(program, examples))
+        check_graph(program, made[-1])
+    return made
+
+
+def test_rows_stand_in_the_order_of_calls() -> None:
+    @jf.lazy
+    def backwards(numbers: Any) -> Any:
+        last, *others = [double(jf.float32(x)) for x in reversed(numbers)]
+        for value in others:
+            last = less(value, last)
+        return last
+
+    (graph,) = graphs(backwards, examples=[NUMBERS])
+    (constants,) = (x.columns[0].tolist() for x in graph.constants)
+    assert constants == [2, 1, 3]
+    agree(jf.compile(backwards, like=[NUMBERS]), {}, [NUMBERS, [5.0]])
+
+
+def test_draws_are_numbered_in_the_order_of_calls() -> None:
+    @jf.lazy
+    def drawing(numbers: Any) -> Any:
+        values = [noisy(jf.float32(x)) for x in reversed(numbers)]
+        noisy(values[0])  # dropped: it draws nothing
+        values.append(noisy(values[-1]))
+        return less(values[-1], total(values[::-1]))
+
+    model = jf.compile(drawing, like=[NUMBERS])
+    key = {'noise': jax.random.key(3)}
+    examples = [NUMBERS, [5.0]]
+    found = model.apply({}, model.schedule(examples), rngs=key)
+    for k, example in enumerate(examples):
+        want = drawing.eval(example, {}, rngs=key, id=k)
+        np.testing.assert_allclose(found[k], want, rtol=1e-5)
+
+
+def test_calls_that_nothing_reads_have_no_rows() -> None:
+    @jf.lazy
+    def tidy(numbers: Any) -> Any:
+        value = scaled(jf.float32(numbers[0]))
+        for x in numbers[1:]:
+            value = less(value, scaled(jf.float32(x)))
+        return value
+
+    @jf.lazy
+    def dropping(numbers: Any) -> Any:
+        value = scaled(jf.float32(numbers[0]))
+        for x in numbers[1:]:
+            unread = scaled(logarithm(value - value))
+            less(unread, scaled(unread))
+            value = less(value, scaled(jf.float32(x)))
+            jf.tensor(np.ones(3, np.float32))
+        return value
+
+    one, other = graphs(tidy, dropping)
+    assert one.nodes_of_examples.tolist() == other.nodes_of_examples.tolist() == [5, 1]
+    counts = [sum(map(len, x.constants)) for x in (one, other)]
+    assert counts == [4, 4]  # numbers
+    model = jf.compile(dropping, like=[NUMBERS])
+    params = {'scaled': jnp.ones(())}
+    agree(model, params, [NUMBERS, [5.0]])
+    gradients = jax.grad(lambda p: model.apply(p, model.schedule([NUMBERS])).sum())
+    assert gradients(params)['scaled'] == 0  # and not NaN
+
+
+def test_what_a_block_itself_leaves_unread_stays() -> None:
+    """As the block does alone, so that draws are numbered alike."""
+    pair = jf.AllOf(noisy, noisy) >> jf.GetItem(1)
+
+    @jf.lazy
+    def second(x: float) -> Any:
+        return pair(jf.float32(x))
+
+    key = {'noise': jax.random.key(3)}
+    alone = jf.Scalar() >> pair
+    model = jf.compile(second, like=[1.0])
+    found = model.apply({}, model.schedule([2.0]), rngs=key)
+    assert found[0] == second.eval(2.0, {}, rngs=key)
+    np.testing.assert_allclose(found[0], alone.eval(2.0, {}, rngs=key), rtol=1e-6)
+
+
+def test_metrics_are_collected_even_if_nothing_reads_the_call() -> None:
+    watched = jf.AllOf(double, logarithm >> jf.Metric('seen')) >> jf.GetItem(0)
+
+    @jf.lazy
+    def watching(numbers: Any) -> Any:
+        watched(jf.float32(numbers[0]))
+        return jf.float32(numbers[1])
+
+    model = jf.compile(watching, like=[NUMBERS])
+    value, metrics = model.apply({}, model.schedule([NUMBERS]))
+    assert value.tolist() == [1]
+    np.testing.assert_allclose(metrics['seen'].values[0], np.log(3.0), rtol=1e-6)
+    agree(model, {}, [NUMBERS, [4.0, 5.0]])
+
+
+def test_an_error_in_a_call_is_told_even_if_the_function_catches_it() -> None:
+    """Rows of the call may be missing."""
+    pair = jf.Record({'a': jf.Scalar(), 'b': jf.Scalar()}) >> less
+
+    @jf.lazy
+    def catching(x: Any) -> Any:
+        try:
+            return pair(x)
+        except Exception:
+            return pair({'a': 1, 'b': 2})
+
+    model = jf.compile(catching, like=[{'a': 1, 'b': 2}])
+    text = r"example 1: expected an item 'b', .* `return pair\(x\)`; in"
+    with pytest.raises(jf.InputError, match=text):
+        model.schedule([{'a': 1, 'b': 2}, {'a': 3}])
+    assert model.apply({}, model.schedule([{'a': 1, 'b': 2}])).tolist() == [-1]
+
+
+def test_blocks_that_lazy_functions_call_on_data_nested_deep() -> None:
+    nested = jf.ForwardDeclaration(name='nested')
+    last, inner = jf.Scalar(), jf.GetItem(0) >> nested() >> double
+    nested.resolve_to(jf.OneOf(type, {float: last, list: inner}))
+    innermost = nested()
+
+    @jf.lazy
+    def reading(x: Any) -> Any:
+        return double(innermost(x))
+
+    model = jf.compile(reading, like=[[[1.0]]])
+    deep: Any = 0.0
+    for _ in range(3000):
+        deep = [deep]
+    schedule = model.schedule([deep, [1.0]])
+    assert model.apply({}, schedule).tolist() == [0, 4]
