@@ -319,7 +319,8 @@ class Value(Operand):
         """Return a message: there is no attribute `name`."""
         return self._question_message(
             f'`.{name}`',
-            'write `jf.Function(fn)(x)` for a method, with an `fn` outside that calls it',
+            'write `jf.Function(fn)(x)` for a method, with an `fn` outside that '
+            'calls it',
         )
 
 
