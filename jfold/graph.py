@@ -10,9 +10,11 @@ constants of the program, then the example's own constants, then the outputs of 
 operation in the program's order, node by node. The graph of an example does not depend
 on the examples traced with it: nodes of an operation, rows of a result, and the
 constants that one use of a block reads are in the order in which `Block.eval` meets
-them, depth first, the parts of a block from left to right; a value that several parts
-share is where it is met first. Constants of one type are grouped by the use of a block
-that makes them, or, with more than four such uses, in the order in which they are met.
+them: depth first, the parts of a block from left to right, the calls of a lazy function
+as it makes them; a value that several parts share is where it is met first. Calls whose
+results nothing reads have no rows. Constants of one type are grouped by the use of a
+block that makes them, or, with more than four such uses, in the order in which they are
+met.
 
 In shapes, `rows` and `nodes` count those of all examples in one table.
 """

@@ -2,12 +2,15 @@
 """Lazy functions: plain Python over the data, in which calls of blocks are recorded.
 
 A call of a block computes nothing. It returns a `Value`, which stands for the result
-and can be given to other blocks. The recorded calls are nested tuples, the *nodes*:
+and can be given to other blocks. A value holds the *node* of its call, a tuple:
 
     (number of the call's kind, node of the first argument, node of the second, ...)
+    (number of the call's kind, row number)
 
-so they are data like any other, and an expression of blocks reads them; see
-`jfold.language.lazy_expression`.
+Nodes are nested while kinds of calls are learned, in the eager twin, and to find
+errors: there they are data like any other, which an expression of blocks reads; see
+`jfold.language.lazy_expression`. Where examples are recorded, a function of the source
+records the row of a call at once: that is the second form.
 """
 
 from __future__ import annotations

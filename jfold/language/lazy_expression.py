@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lazy functions as expressions of blocks, which read their recorded calls.
+"""Lazy functions as expressions of blocks, which evaluate their calls.
 
 A lazy function becomes an `InputTransform`, which runs it on an example and returns the
 node of its result, and one declaration for each entry, which reads such nodes (but for

@@ -6,8 +6,9 @@ An *entry* is a kind of call: a block at certain types of arguments. It knows th
 for calls that were seen to read results of their own kind. Entries are found by running
 functions on examples, in any number of threads. A `number` is the number of an entry.
 
-A *node* is a recorded call, a tuple `(number of the entry, *arguments)`. Its arguments
-are nodes, but for entries of data (an object) and of lists (a list of nodes).
+A *node* is a call, a tuple `(number of the entry, *arguments)`. Its arguments are
+nodes, but for entries of data (an object) and of lists (a list of nodes). Once the row
+of a call is recorded, its node is `(number of the entry, row number)`.
 """
 
 from __future__ import annotations
