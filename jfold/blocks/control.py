@@ -228,10 +228,19 @@ class Metric(Block):
 
 
 class CallKind(NamedTuple):
-    """A kind of block call in lazy functions, whose rows are recorded when called."""
+    """A kind of block call in lazy functions, whose rows are recorded when called.
 
-    number: int  # of its entry, by which the call is a node
+    Attributes:
+      number: of its entry, by which calls are known.
+      operands: how many a call has.
+      of: if it takes an item of the result of a call, the declaration of that call.
+      place: the index of this item.
+    """
+
+    number: int
     operands: int
+    of: ForwardDeclaration | None = None
+    place: int = 0
 
 
 class ForwardDeclaration:

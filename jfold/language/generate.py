@@ -95,7 +95,10 @@ class Generator(Round):
         the nodes of its operands to the row numbers of the result.
         """
         assert declaration.calls is not None
-        number, operands = declaration.calls
+        number, operands, of, place = declaration.calls
+        if of is not None:
+            items: Any = self.recorded(of)
+            return items[place]  # type: ignore[no-any-return]
         key, body = ('calls', declaration), self.typing.declarations[declaration]
         if key not in self.written:
             self.written[key] = self.calls[number] = self.names.new(declaration.name)

@@ -315,14 +315,20 @@ class _Readers:
         if number in self.blocks:
             return self.blocks[number]
         entry = self.registry.entries[number]
-        declaration = None
-        if entry.is_row and number not in self.inlined:
+        declaration, of, place = None, None, 0
+        is_row = entry.is_row and number not in self.inlined
+        if entry.key[0] == 'item':
+            product = self.registry.entries[entry.key[1]]
+            block, place = self.entry(product.number), product.items.index(number)
+            if is_row := isinstance(block, b.Reference):
+                of = block.declaration
+        if is_row:
             # A declaration, since an entry may read its own results; its key is `id`,
             # so that a node is evaluated once for all its readers.
             declaration = b.ForwardDeclaration(ObjectType(), name=entry.name)
             declaration.key = id
             operands = 1 if entry.key[0] == 'tensor' else len(entry.inputs)
-            declaration.calls = CallKind(number, operands)
+            declaration.calls = CallKind(number, operands, of, place)
             self.blocks[number] = declaration()
         block = _reading(entry, [*map(self.choice, entry.inputs)])
         if declaration is not None:
@@ -368,6 +374,8 @@ class _Readers:
             number: block >> b.Void()
             for number, block in self.blocks.items()
             if isinstance(block, b.Reference)
+            and (kind := block.declaration.calls) is not None
+            and kind.of is None
         }
         parts = [b.GetItem(0) >> value]
         if calls:

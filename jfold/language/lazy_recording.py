@@ -103,7 +103,16 @@ class Recording:
             # Most calls have one value, a list of values, or two values.
             if len(arguments) == 1:
                 (x,) = arguments
-                if x.__class__ is list and x:
+                if x.__class__ is Value:
+                    if x.recording is self:
+                        node = x.node
+                        number = self.calls[block, node[0]]
+                        function = self.functions.get(number)
+                        made = node if function is None else function(node)
+                        value = Value()
+                        value.node, value.recording = (number, made), self
+                        return value
+                elif x.__class__ is list and x:
                     nodes, numbers = [], dict[int, None]()
                     for item in x:
                         if item.recording is not self:
@@ -115,17 +124,12 @@ class Recording:
                         number = self.registry.known['list', *numbers].number
                         node, number = (number, nodes), self.calls[block, number]
                         return self._value(self._node(number, node))
-                elif x.recording is self:
-                    node = x.node
-                    number = self.calls[block, node[0]]
-                    function = self.functions.get(number)
-                    made = node if function is None else function(node)
-                    value = Value()
-                    value.node, value.recording = (number, made), self
-                    return value
             elif len(arguments) == 2:
                 x, y = arguments
-                if x.recording is self is y.recording:
+                if (
+                    x.__class__ is Value is y.__class__
+                    and x.recording is self is y.recording
+                ):
                     node, other = x.node, y.node
                     number = self.calls[block, node[0], other[0]]
                     function = self.functions.get(number)
@@ -188,11 +192,17 @@ class Recording:
     def _called(
         self, block: b.Block, arguments: tuple[Any, ...], takes_data: bool = False
     ) -> Any:
-        nodes = [self.node(x, takes_data) for x in arguments]
+        nodes = [
+            x.node
+            if x.__class__ is Value and x.recording is self
+            else self.node(x, takes_data)
+            for x in arguments
+        ]
         numbers = tuple([node[0] for node in nodes])
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
-        return self._opened(self._node(entry.number, *nodes), entry)
+        is_row = entry.number in self.functions
+        return self._opened(self._node(entry.number, *nodes), entry, is_row)
 
     def _collect(self, metric: b.Metric, arguments: tuple[Any, ...]) -> None:
         """Observe `arguments` of a `Metric`: a value, and its label if any."""
@@ -320,6 +330,8 @@ class Recording:
         number = self.calls.get((x.__class__, None))  # of numbers of Python
         if number is not None:
             return number, x
+        if x.__class__ is tuple:
+            return self._tuple(x)
         if isinstance(x, list):
             items = [self.node(item) for item in x]
             return self.registry.sequence([item[0] for item in items]).number, items
@@ -334,6 +346,21 @@ class Recording:
             f'expected values, numbers or arrays, in tuples, lists or dicts, got '
             f'{short_repr(x)}{_advice(x)}'
         )
+
+    def _tuple(self, x: tuple[Any, ...]) -> Node:
+        """Return the node of a tuple of arguments."""
+        parts = [
+            part.node
+            if part.__class__ is Value and part.recording is self
+            else self.node(part)
+            for part in x
+        ]
+        numbers = tuple([part[0] for part in parts])
+        number = self.calls.get((tuple, *numbers))
+        if number is None:
+            number = self.registry.product(Form(), numbers).number
+            self.calls[(tuple, *numbers)] = number
+        return number, *parts
 
     def _node(self, number: int, *operands: Any) -> Node:
         """Return the node of a call; record its row if calls of entry `number` do."""
@@ -353,12 +380,22 @@ class Recording:
         value.node, value.recording = node, self
         return value
 
-    def _opened(self, node: Node, entry: Entry) -> Any:
-        """Return the result of `node`, a call of `entry`: a `Value`, or nested ones."""
+    def _opened(self, node: Node, entry: Entry, is_row: bool) -> Any:
+        """Return the result of `node`, a call of `entry`: a `Value`, or nested ones.
+
+        If `is_row`, the node has row numbers, and so have the nodes of items.
+        """
         if not isinstance(entry.type, Product):
             return self._value(node)
-        items = [self.registry.entries[n] for n in entry.items]
-        return entry.type.form.closed(self._opened((x.number, node), x) for x in items)
+        parts, entries = [], self.registry.entries
+        for k, number in enumerate(entry.items):
+            part = number, node[1][k] if is_row else node
+            item = entries[number]
+            is_tensor = item.type.__class__ is TensorType
+            parts.append(
+                self._value(part) if is_tensor else self._opened(part, item, is_row)
+            )
+        return entry.type.form.closed(parts)
 
     def tensor_type(self, x: Value) -> TensorType:
         """Return the type of `x`; raise AttributeError if it is not a tensor."""
