@@ -83,7 +83,7 @@ def _(block: b.InputTransform, node: TypedUse, value: s.Symbol, w: Lines) -> s.S
     x = as_object(value).text
     if isinstance(block.fn, LazyCalls):
         fn = w.g.name_for(block.fn.__name__, block.fn)
-        w.region, w.g.runs_lazy = s.Region(), True  # the calls append rows
+        w.g.runs_lazy = True
         return in_variable(f'{fn}({argument_text(block.fn, x)}, calls)', w)
     if not isinstance(block.fn, Mapping):
         name = callable_name(block.fn).replace('<lambda>', 'function')
