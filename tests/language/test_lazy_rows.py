@@ -159,3 +159,16 @@ def test_blocks_that_lazy_functions_call_on_data_nested_deep() -> None:
         deep = [deep]
     schedule = model.schedule([deep, [1.0]])
     assert model.apply({}, schedule).tolist() == [0, 4]
+
+
+def test_items_of_results_are_told_apart() -> None:
+    both = jf.Function(lambda x: (x + 1, {'twice': 2 * x}), name='both')
+
+    @jf.lazy
+    def reading(numbers: Any) -> Any:
+        one, other = both(jf.float32(numbers[0]))
+        return less(scaled(one), double(other['twice']))
+
+    graphs(reading)  # in which each operation reads what the program says
+    model = jf.compile(reading, like=[NUMBERS])
+    agree(model, {'scaled': jnp.ones(())}, [NUMBERS, [5.0]])
