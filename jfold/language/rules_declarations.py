@@ -128,10 +128,10 @@ def _(block: InOrder, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
 @write.register
 def _(block: InOrder, node: TypedUse, value: Any, w: Lines) -> None:
     # Lazy functions make the calls in order. Some may be read by nothing but a metric.
-    for case in node.parts[0].parts:
-        if case is not None and case.parts:
-            for kind in recorded_kinds(case.parts[:1]):
-                w.g.recorded(kind)
+    _, _, *cases = node.parts[0].parts
+    for case in cases:
+        for kind in recorded_kinds(case.parts[:1]):
+            w.g.recorded(kind)
 
 
 def _key_of(declaration: Any, node: TypedUse, x: Located, state: Walk) -> Any:
