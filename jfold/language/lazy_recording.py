@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from types import GeneratorType
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -34,6 +34,7 @@ NUMBERS = *FIXED, np.ndarray
 # nodes of the operands to the row numbers of the result.
 Functions = Mapping[int, Callable[..., Any]]
 NO_FUNCTIONS: Functions = {}
+UNFINISHED = object()
 
 
 class Recording:
@@ -45,8 +46,8 @@ class Recording:
       failed: the error of a function whose rows are incomplete, if any: the user's
         code may have caught it.
       observed: per value of a metric, ((name, whether labelled), node, label if any).
-      memo: by shared function and ids of its arguments, (arguments, result); while the
-        function runs, (arguments,).
+      memo: by shared function and ids of its arguments, (result, arguments); the result
+        is `UNFINISHED` while the function runs.
     """
 
     __slots__ = ('calls', 'failed', 'functions', 'memo', 'observed', 'registry')
@@ -113,7 +114,8 @@ class Recording:
                         value.node, value.recording = (number, made), self
                         return value
                 elif x.__class__ is list and x:
-                    nodes, numbers = [], dict[int, None]()
+                    nodes: list[Node] = []
+                    numbers: dict[int, None] = {}
                     for item in x:
                         if item.recording is not self:
                             break
@@ -121,7 +123,7 @@ class Recording:
                         nodes.append(node)
                         numbers[node[0]] = None
                     else:
-                        number = self.registry.known['list', *numbers].number
+                        number = self.calls[list, *numbers]
                         node, number = (number, nodes), self.calls[block, number]
                         return self._value(self._node(number, node))
             elif len(arguments) == 2:
@@ -220,20 +222,22 @@ class Recording:
     def shared(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return a lazy function's result, memoized by identity of the arguments."""
         # A bound method, as a key, tells instances apart and keeps its instance alive.
-        key = (function, *map(id, arguments))
+        one = len(arguments) == 1
+        key = (function, id(arguments[0]) if one else (*map(id, arguments),))
         known = self.memo.get(key)
         if known is not None:
-            return _remembered(known)
-        self.memo[key] = (arguments,)  # kept, so that no other object gets their ids
+            return known[0] if known[0] is not UNFINISHED else _refuse_cycle(arguments)
+        # Arguments are kept, so that no other object gets their ids.
+        self.memo[key] = UNFINISHED, arguments
         try:
             value = function(*arguments)
         except BaseException:
             del self.memo[key]
             raise
-        if isinstance(value, GeneratorType):
+        if value.__class__ is GeneratorType:
             del self.memo[key]
             return self._shared_steps(key, arguments, value)
-        self.memo[key] = arguments, value
+        self.memo[key] = value, arguments
         return value
 
     def _shared_steps(
@@ -241,14 +245,14 @@ class Recording:
     ) -> Steps[Any]:
         known = self.memo.get(key)
         if known is not None:  # it ran after the call, and before the `yield`
-            return _remembered(known)
-        self.memo[key] = (arguments,)
+            return known[0] if known[0] is not UNFINISHED else _refuse_cycle(arguments)
+        self.memo[key] = UNFINISHED, arguments
         try:
             value = yield steps
         except BaseException:
             del self.memo[key]
             raise
-        self.memo[key] = arguments, value
+        self.memo[key] = value, arguments
         return value
 
     def constant(self, value: object, dtype: object) -> Any:
@@ -334,7 +338,9 @@ class Recording:
             return self._tuple(x)
         if isinstance(x, list):
             items = [self.node(item) for item in x]
-            return self.registry.sequence([item[0] for item in items]).number, items
+            makers = dict.fromkeys([item[0] for item in items])
+            number = self.calls[list, *makers] = self.registry.sequence(makers).number
+            return number, items
         if isinstance(x, NUMBERS):
             return self._constant(x)
         if isinstance(x, tuple) or (is_struct(x) and not isinstance(x, b.Block)):
@@ -417,14 +423,8 @@ def without_last(pipe: b.Pipe) -> b.Block:
     return b.Pipe(*pipe.blocks[:-1])
 
 
-def _remembered(known: tuple[Any, ...]) -> Any:
-    """Return the result in `known`, an entry of `Recording.memo`, or raise TypeError.
-
-    There is none while the function runs, on data that contain themselves.
-    """
-    if len(known) > 1:
-        return known[1]
-    (arguments,) = known
+def _refuse_cycle(arguments: tuple[Any, ...]) -> NoReturn:
+    """Raise TypeError: a shared function meets data that it already runs on."""
     raise TypeError(
         'expected data without cycles, got an object that contains itself, '
         f'{short_repr(arguments[0] if arguments else None)}; leave out what '

@@ -73,7 +73,7 @@ def run_tree(t: Any, call: Any) -> Any:
             return cell(call(parts[0]), right)
         case 'dropped':  # gradients of which would be NaN
             x = call(parts[0])
-            logarithm(cell(logarithm(x - x), x))
+            logarithm(joined((logarithm(x - x), x), x))
             return x * 2
         case 'gate':
             x = call(parts[0])
