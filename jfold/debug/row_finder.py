@@ -21,6 +21,8 @@ from jfold.language.walk import (
     in_tuples,
     tensor_leaves,
 )
+from jfold.tracing.record import trace
+from jfold.tracing.unread_rows import rows_read
 from jfold.types import TensorType, Type
 
 CONSTANTS, NODES = 'constants', 'nodes'  # the two kinds of tables in a graph
@@ -39,6 +41,11 @@ def find_row(
     """
     expression: Expression = program.expression
     table: Any = number
+    if program.source.recording.prunes:
+        # The row is counted among those that are left of all that were recorded.
+        graph = trace(program, [example], whole=True)
+        k = number if kind == CONSTANTS else len(program.types) + number
+        row = int(rows_read(program, graph)[k].nonzero()[0][row])
     if kind == CONSTANTS:
         # The table of a type is the tables of all its uses, concatenated.
         counting = RowFinder(expression)

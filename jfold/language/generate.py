@@ -317,7 +317,7 @@ class Generator(Round):
                 if self.results[r].kind.labelled
             ),
             shared=tuple(self.constant_names.values()),
-            removable=self.removable(),
+            prunes=self.runs_lazy,
         )
         return Source(text, self.names.values, recording, self.where)
 

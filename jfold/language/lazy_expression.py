@@ -81,18 +81,13 @@ class Reader(LazyCalls):
         return recording.run(self.lazy, example), recording.observed
 
     def placed(self, example: object) -> tuple[Any, ...]:
-        """Return what a call does, and the nodes of all calls that are read, in order.
+        """Return what a call does, and the nodes of all calls, in order.
 
         No row is recorded: nodes are nested, and know their line.
         """
-        recording, registry = PlacedRecording(self.registry), self.registry
+        recording = PlacedRecording(self.registry)
         node = recording.run(self.lazy, example)
-        ends = [node, *(values for _, values, *_ in recording.observed)]
-        observing = {entry.number for entry in registry.entries if entry.observes}
-        ends += [x for x in recording.nodes if x[0] in observing]
-        read = set(map(id, registry.reached(ends)))
-        nodes = [x for x in recording.nodes if id(x) in read]
-        return node, recording.observed, nodes
+        return node, recording.observed, recording.nodes
 
     def raised(
         self, example: object, place: CallPlace, message: str

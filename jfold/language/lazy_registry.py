@@ -323,29 +323,18 @@ class Registry:
 
     def note_shared(self, nodes: Iterable[Node]) -> None:
         """Add to `shared` the entries of nodes that are arguments of several nodes."""
-        read = set[int]()
-        for node in self.reached(nodes):
-            for part in self._operands(node):
+        waiting, seen, read = [*nodes], set[int](), set[int]()
+        while waiting:
+            node = waiting.pop()
+            kind = self.entries[node[0]].key[0]
+            if id(node) in seen or kind in ('tensor', 'data'):
+                continue
+            seen.add(id(node))
+            for part in node[1] if kind == 'sequence' else node[1:]:
                 if id(part) in read:
                     self.shared.add(part[0])
                 read.add(id(part))
-
-    def reached(self, nodes: Iterable[Node]) -> list[Node]:
-        """Return the `nodes` and all that they are made of, each once."""
-        waiting, known = [*nodes], dict[int, Node]()
-        while waiting:
-            node = waiting.pop()
-            if id(node) not in known:
-                known[id(node)] = node
-                waiting += self._operands(node)
-        return [*known.values()]
-
-    def _operands(self, node: Node) -> Sequence[Node]:
-        kind = self.entries[node[0]].key[0]
-        if kind in ('tensor', 'data'):
-            return ()
-        operands: Sequence[Node] = node[1] if kind == 'sequence' else node[1:]
-        return operands
+                waiting.append(part)
 
     def result(self, lazy: Lazy, number: int) -> None:
         """Note maker `number` of results of `lazy`; raise TypeError if types differ."""

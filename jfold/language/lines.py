@@ -345,7 +345,6 @@ class Lines:
             o = chosen.number.get(o, o)
         g.uses.append(use)
         place, o = g.applied(o, inputs, use)
-        g.users[o].append(use)
         rows, makers = g.rows_of('operation', o, len(inputs)), g.makers_of(o)
         name, about = identifier(g.operations[o].layer.name), g.operations[o]
         entries = self.entries(rows, inputs, name, about)

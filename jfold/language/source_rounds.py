@@ -40,7 +40,6 @@ class Round:
       facts: the facts that the round before found.
       seen: the facts of this round so far.
       uses: the applications of operations.
-      users: the same by operation, after fusion and unrolling.
       reads: per place, the producers of its inputs.
       renamed: from sets of place outputs to sets of operation outputs, by `facts`.
       alone: the keys of those `Rows` to which one statement appends, by `facts`.
@@ -65,7 +64,6 @@ class Round:
         self.chosen, self.facts, self.deep = chosen, facts, deep
         self.seen = Facts()
         self.uses: list[Use] = []
-        self.users = defaultdict[int, list[Use]](list)
         self.reads: list[tuple[ProducerSet, ...]] = []
         self.untouched = defaultdict[Hashable, list[tuple[Hashable, str]]](list)
         self.node: TypedUse | None = None
@@ -365,19 +363,6 @@ class Round:
         constants = [tape for *_, tape in self.own.values()]
         used = [x.counter for x in rows if x.counter is not None]
         return list(dict.fromkeys([*constants, *used, *self.labels.values()]))
-
-    def removable(self) -> tuple[int, ...] | None:
-        """Return the operations whose unread rows are removed from graphs.
-
-        A lazy function may drop the value of a call. What an expression drops stays,
-        as in any other graph. `None` is returned if no lazy function is run.
-        """
-        if not self.runs_lazy:
-            return None
-        drops = {
-            o for o, uses in self.users.items() if not all(x.readers for x in uses)
-        }
-        return tuple(o for o, _ in enumerate(self.operations) if o not in drops)
 
     def sites_in_order(self) -> dict[int, list[tuple[Any, ...]]]:
         """Return, by type number, the uses that append to each tape of constants.

@@ -79,8 +79,10 @@ class Expression(Protocol):
         """Return the error of an example, counted as example 0; `None` if it fits."""
 
 
-def trace(program: Any, examples: Sequence[Any]) -> Graph:
+def trace(program: Any, examples: Sequence[Any], whole: bool = False) -> Graph:
     """Record examples by the source of a `Program`; return their graph.
+
+    With `whole`, rows stay that lazy functions have made for nothing.
 
     Raises:
       InputError: an example does not fit the expression. No part of the batch is kept.
@@ -101,9 +103,9 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
         recording, count = source.recording, len(examples)
         reader = TapeReader(program, recording, count, *recorded)
         graph = reader.graph()
-        if recording.removable is None or reader.reads_all():
+        if whole or not recording.prunes or reader.reads_all():
             return graph
-        return without_unread(program, graph, recording.removable)
+        return without_unread(program, graph)
     except Exception as error:
         failed = error
     # Outside the handler, so that errors raised here do not get `failed` as context.

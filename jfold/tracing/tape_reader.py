@@ -96,8 +96,7 @@ class Recording:
       labels: per result with labels, the tape of labels; -1 if none is ever recorded.
       shared: the indices of the program's constants, in the order in which the source
         names them.
-      removable: the operations whose rows are removed if nothing reads them, with such
-        constants; `None` if all rows stay.
+      prunes: whether rows that nothing reads are removed from graphs.
     """
 
     ends: int
@@ -108,7 +107,7 @@ class Recording:
     results: tuple[Place | None, ...]
     labels: tuple[int, ...]
     shared: tuple[int, ...] = ()
-    removable: tuple[int, ...] | None = None
+    prunes: bool = False
 
 
 class _Layout:
@@ -126,7 +125,7 @@ class _Layout:
       tables: by maker, the index of the table of its rows among those of constants and
         operations, or `None` and the end of its tape of constants.
       in_step: (maker, place) of each operand that is in step.
-      removable: the makers of each table whose rows are removed if nothing reads them.
+      prunable: the makers of each table whose rows are removed if nothing reads them.
     """
 
     def __init__(self, program: Operations, recording: Recording) -> None:
@@ -149,8 +148,10 @@ class _Layout:
         makers = defaultdict[int, list[int]](list)
         for maker, o, _ in r.makers:
             makers[o].append(maker)
-        self.removable = [makers[o] for o in r.removable or () if makers[o]]
-        self.removable += [[x] for tapes in r.constants for *_, x in tapes]
+        self.prunable = [*makers.values()]
+        for type_, tapes in zip(p.types, r.constants, strict=True):
+            if not isinstance(type_, KeyType):  # by whose numbers keys are derived
+                self.prunable += [[maker] for *_, maker in tapes]
 
     def _levels(
         self, p: Operations, r: Recording, o: int
@@ -252,7 +253,7 @@ class TapeReader:
         for maker, place in self.layout.in_step:
             rows = int(self._first(place)[-1])
             is_read[first[maker] : first[maker] + rows] = True
-        for makers in self.layout.removable:
+        for makers in self.layout.prunable:
             outputs = [is_read[first[x] : first[x + 1]] for x in makers]
             if not functools.reduce(np.logical_or, outputs).all():
                 return False

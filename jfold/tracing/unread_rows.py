@@ -9,7 +9,7 @@ Shapes: [values] of one type, in all examples; [rows] of a table.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,26 +24,22 @@ from jfold.graph import (
     value_parts,
 )
 from jfold.program.operations import Operations
+from jfold.types import KeyType
 
 
-def without_unread(
-    program: Operations, graph: Graph, removable: Collection[int]
-) -> Graph:
-    """Return a graph less the rows that no result depends on; often, `graph` itself.
+def without_unread(program: Operations, graph: Graph) -> Graph:
+    """Return a graph less the rows, of nodes and constants, that no result depends on.
 
-    Constants are removed, and nodes of the operations `removable`.
+    Constants that stand for random keys stay, since keys are derived from their
+    numbers: so what is drawn does not depend on what is read.
     """
     uses = _Uses(program, graph)
-    constants = len(graph.constants)
-    tables = [*range(constants), *(constants + o for o in removable)]
-    kept = [np.ones(len(table), bool) for table in uses.tables]
-    is_whole = True
-    while unread := [(k, x) for k in tables if len(x := uses.unread(k, kept[k]))]:
-        is_whole = False
-        for table, rows in unread:
-            kept[table][rows] = False
-            uses.remove(table, rows)
-    return graph if is_whole else uses.selected(kept)
+    return uses.selected(uses.kept())
+
+
+def rows_read(program: Operations, graph: Graph) -> list[Array]:
+    """Return, per table of constants and operations, the mask [rows] of what stays."""
+    return _Uses(program, graph).kept()
 
 
 @dataclass(eq=False)
@@ -88,17 +84,24 @@ class _Uses:
         for t, column in zip(types, columns, strict=True):
             yield column + self.first[t][:-1].repeat(table.counts)
 
-    def unread(self, table: int, kept: Array) -> Array:
+    def kept(self) -> list[Array]:
+        """Return, per table, the mask [rows] of keys and of what results depend on."""
+        kept = [np.ones(len(table), bool) for table in self.tables]
+        keys = [k for k, x in enumerate(self.program.types) if isinstance(x, KeyType)]
+        tables = [k for k, _ in enumerate(kept) if k not in keys]
+        while unread := [(k, x) for k in tables if len(x := self._unread(k, kept[k]))]:
+            for table, rows in unread:
+                kept[table][rows] = False
+                for t, values in self.operands[table]:  # they read no more
+                    np.subtract.at(self.readers[t], values[rows], 1)
+        return kept
+
+    def _unread(self, table: int, kept: Array) -> Array:
         """Return the rows [n] in the mask `kept` [rows] of which no output is read."""
         result = kept.copy()
         for t, values in self.outputs[table]:
             result &= self.readers[t][values] == 0
         return result.nonzero()[0]
-
-    def remove(self, table: int, rows: Array) -> None:
-        """Count the operands in rows [n] of a table as readers no more."""
-        for t, values in self.operands[table]:
-            np.subtract.at(self.readers[t], values[rows], 1)
 
     def selected(self, kept: list[Array]) -> Graph:
         """Return the graph of the rows in the masks `kept`, one [rows] per table."""

@@ -94,8 +94,7 @@ def test_calls_that_nothing_reads_have_no_rows() -> None:
     assert gradients(params)['scaled'] == 0  # and not NaN
 
 
-def test_what_a_block_itself_leaves_unread_stays() -> None:
-    """As the block does alone, so that draws are numbered alike."""
+def test_draws_do_not_depend_on_what_is_read() -> None:
     pair = jf.AllOf(noisy, noisy) >> jf.GetItem(1)
 
     @jf.lazy
@@ -103,11 +102,43 @@ def test_what_a_block_itself_leaves_unread_stays() -> None:
         return pair(jf.float32(x))
 
     key = {'noise': jax.random.key(3)}
-    alone = jf.Scalar() >> pair
-    model = jf.compile(second, like=[1.0])
-    found = model.apply({}, model.schedule([2.0]), rngs=key)
-    assert found[0] == second.eval(2.0, {}, rngs=key)
-    np.testing.assert_allclose(found[0], alone.eval(2.0, {}, rngs=key), rtol=1e-6)
+    dropped = jf.Map(jf.Scalar() >> noisy) >> jf.Void()
+    alone, beside = jf.Scalar() >> pair, jf.Map(second) >> jf.Sum()
+    for block, example in ((second, 2.0), (jf.AllOf(dropped, beside), [2.0, 3.0])):
+        model = jf.compile(block >> jf.Identity(), like=[example])
+        found = model.apply({}, model.schedule([example]), rngs=key)
+        want = block.eval(example, {}, rngs=key)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x[0], y), found, want)
+    want = alone.eval(2.0, {}, rngs=key)
+    np.testing.assert_allclose(second.eval(2.0, {}, rngs=key), want, rtol=1e-6)
+
+
+def test_a_fault_is_found_behind_calls_that_nothing_reads() -> None:
+    both = logarithm >> double
+
+    @jf.lazy
+    def faulty(numbers: Any) -> Any:
+        unread = logarithm(less(jf.float32(-1.0), jf.float32(numbers[0])))
+        less(unread, both(jf.float32(numbers[0])))
+        logarithm(unread)
+        return both(jf.float32(numbers[1]))
+
+    model = jf.compile(faulty, like=[NUMBERS])
+    found = str(jf.find_nan(model, {}, [NUMBERS, [3.0, -8.0]]))
+    assert 'example 1: expected finite values of logarithm' in found
+    assert 'got nan of -8.0; in Pipe.' in found
+
+
+def test_data_of_calls_that_nothing_reads_are_checked() -> None:
+    @jf.lazy
+    def dropping(numbers: Any) -> Any:
+        double(jf.int32(numbers[0]))
+        return double(jf.int32(numbers[1]))
+
+    model = jf.compile(dropping, like=[[1, 2]])
+    text = r'example 1: expected int32\[\], got 1099511627776, which int32 cannot hold'
+    with pytest.raises(jf.InputError, match=text):
+        model.schedule([[3, 4], [2**40, 1]])
 
 
 def test_metrics_are_collected_even_if_nothing_reads_the_call() -> None:
