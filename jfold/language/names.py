@@ -179,11 +179,12 @@ def identifier(wanted: str) -> str:
 
 
 def wrapped(head: str, items: Sequence[str], tail: str, indent: str) -> list[str]:
-    """Return the lines of a tuple: `head`, `items` and `tail`, in `WIDTH` columns.
+    """Return the lines of `head`, `items` and `tail`, in `WIDTH` columns.
 
     They are not indented, but leave room for `indent`.
     """
-    text = ', '.join(items) + (',' if len(items) == 1 else '')
+    is_tuple = tail.startswith(')')
+    text = ', '.join(items) + (',' if is_tuple and len(items) == 1 else '')
     if len(indent + head + text + tail) <= WIDTH:
         return [head + text + tail]
     room = WIDTH - len(indent) - len(INDENT)
