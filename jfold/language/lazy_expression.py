@@ -439,7 +439,7 @@ def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
         for item in x:
             yield from reach(block.fn, item)
     elif isinstance(block, b.OneOf) and not isinstance(block.key_fn, b.Block):
-        case = dict(block.cases).get(block.key_fn(x), block.default)
+        case = block.targets.get(block.key_fn(x), block.default)
         inner = x if block.pre_block is None else block.pre_block.eval(x)
         yield from () if case is None else reach(case, inner)
     elif isinstance(block, b.Optional):
@@ -479,6 +479,8 @@ def substitute(root: b.Block, replace: Callable[[Lazy], b.Block]) -> b.Block:
             return replace(value)
         if type(value) in (tuple, list):
             return type(value)(map(copy, value))
+        if type(value) is dict:
+            return {key: copy(x) for key, x in value.items()}
         if isinstance(value, Wiring):
             return Wiring(copy(value.steps), value.output)
         is_ours = isinstance(value, b.Block | b.ForwardDeclaration)

@@ -204,7 +204,14 @@ class Recording:
         known = self.registry.known.get((block, *numbers))
         entry = known or self.registry.apply(block, numbers)
         is_row = entry.number in self.functions
-        return self._opened(self._node(entry.number, *nodes), entry, is_row)
+        # Functions inside a block that takes data may call blocks for themselves.
+        token = RECORDER.set(None) if takes_data else None
+        try:
+            node = self._node(entry.number, *nodes)
+        finally:
+            if token is not None:
+                RECORDER.reset(token)
+        return self._opened(node, entry, is_row)
 
     def _collect(self, metric: b.Metric, arguments: tuple[Any, ...]) -> None:
         """Observe `arguments` of a `Metric`: a value, and its label if any."""

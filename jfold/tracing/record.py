@@ -158,7 +158,8 @@ def _explained(
     unsteady = RuntimeError(
         'expected functions that give the same results on the same data, got examples '
         'that did not fit the expression, and did when they were read again; make what '
-        '`InputTransform` and `OneOf` call depend on nothing else; it was '
+        '`InputTransform` and `OneOf` call depend on nothing else, and change no data '
+        'that a block was called on; it was '
         f'{error if isinstance(error, BadItem) else describe_error(error)}'
     )
     unsteady.__cause__ = error

@@ -9,6 +9,8 @@ Shapes: [values] of one type, in all examples; [rows] of a table.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -33,25 +35,25 @@ def without_unread(program: Operations, graph: Graph) -> Graph:
     Constants that stand for random keys stay, since keys are derived from their
     numbers: so what is drawn does not depend on what is read.
     """
-    uses = _Uses(program, graph)
-    return uses.selected(uses.kept())
+    values = _Values(program, graph)
+    return values.selected(values.read())
 
 
 def rows_read(program: Operations, graph: Graph) -> list[Array]:
     """Return, per table of constants and operations, the mask [rows] of what stays."""
-    return _Uses(program, graph).kept()
+    return _Values(program, graph).read()
 
 
 @dataclass(eq=False)
-class _Uses:
-    """The operands in a graph, and how often each value is one.
+class _Values:
+    """The values in a graph, and the rows that make and read them.
 
     Attributes:
       tables: the tables of constants by type, then of operations.
+      starts: per table, and behind the last, the number of rows in those before.
       first: per type [examples + 1], the first value of each example.
       outputs: per table, (type, values [rows]) of each output of its rows.
       operands: per table, then per result, (type, values [rows]) of each operand.
-      readers: per type [values], the number of operands that read a value.
     """
 
     program: Operations
@@ -60,6 +62,7 @@ class _Uses:
     def __post_init__(self) -> None:
         program, graph = self.program, self.graph
         self.tables = graph.constants + graph.operations
+        self.starts = [*itertools.accumulate(map(len, self.tables), initial=0)]
         begins, counts = number_values(program, graph.examples, self.tables)
         self.first = [first_of(x) for x in counts]
         self.outputs: list[list[tuple[int, Array]]] = [[] for _ in self.tables]
@@ -74,9 +77,6 @@ class _Uses:
             [(t, x) for t, x in zip(ts, self._numbers(ts, table), strict=True)]
             for ts, table in zip(types, graph.tables, strict=True)
         ]
-        self.readers = [np.zeros(int(x[-1]), np.int64) for x in self.first]
-        for t, values in (x for operands in self.operands for x in operands):
-            self.readers[t] += np.bincount(values, minlength=len(self.readers[t]))
 
     def _numbers(self, types: tuple[int, ...], table: Table) -> Iterator[Array]:
         """Yield the values [rows] of each operand in a table; they are of `types`."""
@@ -84,28 +84,40 @@ class _Uses:
         for t, column in zip(types, columns, strict=True):
             yield column + self.first[t][:-1].repeat(table.counts)
 
-    def kept(self) -> list[Array]:
+    def read(self) -> list[Array]:
         """Return, per table, the mask [rows] of keys and of what results depend on."""
-        kept = [np.ones(len(table), bool) for table in self.tables]
-        keys = [k for k, x in enumerate(self.program.types) if isinstance(x, KeyType)]
-        tables = [k for k, _ in enumerate(kept) if k not in keys]
-        while unread := [(k, x) for k in tables if len(x := self._unread(k, kept[k]))]:
-            for table, rows in unread:
-                kept[table][rows] = False
-                for t, values in self.operands[table]:  # they read no more
-                    np.subtract.at(self.readers[t], values[rows], 1)
-        return kept
-
-    def _unread(self, table: int, kept: Array) -> Array:
-        """Return the rows [n] in the mask `kept` [rows] of which no output is read."""
-        result = kept.copy()
-        for t, values in self.outputs[table]:
-            result &= self.readers[t][values] == 0
-        return result.nonzero()[0]
+        rows = self.starts[-1]  # in all tables; constants of the program count as one
+        makers = [np.full(int(x[-1]), rows) for x in self.first]
+        for start, outputs in zip(self.starts, self.outputs, strict=False):
+            for t, values in outputs:
+                makers[t][values] = np.arange(start, start + len(values))
+        operands = [
+            [makers[t][values].tolist() for t, values in x] for x in self.operands
+        ]
+        readers = [0] * rows + [1]
+        for maker in itertools.chain.from_iterable(itertools.chain(*operands)):
+            readers[maker] += 1
+        for k, type_ in enumerate(self.program.types):
+            if isinstance(type_, KeyType):
+                for row in range(*self.starts[k : k + 2]):
+                    readers[row] += 1
+        # One row after another: a chain of them, in NumPy, would take a step each.
+        unread = [row for row, count in enumerate(readers) if not count]
+        kept = np.ones(rows, bool)
+        while unread:
+            row = unread.pop()
+            kept[row] = False
+            k = bisect.bisect(self.starts, row) - 1
+            for column in operands[k]:
+                maker = column[row - self.starts[k]]
+                readers[maker] -= 1
+                if not readers[maker]:
+                    unread.append(maker)
+        return np.split(kept, self.starts[1:-1])
 
     def selected(self, kept: list[Array]) -> Graph:
         """Return the graph of the rows in the masks `kept`, one [rows] per table."""
-        masks = [np.ones(len(x), bool) for x in self.readers]
+        masks = [np.ones(int(x[-1]), bool) for x in self.first]
         for k, mask in enumerate(kept):
             for t, values in self.outputs[k]:
                 masks[t][values] = mask

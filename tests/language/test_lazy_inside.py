@@ -94,6 +94,23 @@ def test_a_metric_of_another_type_leaves_the_program_as_it_was() -> None:
     agree(model, model.init(jax.random.key(0)), [2, 1])
 
 
+def test_lazy_functions_in_cases() -> None:
+    @jf.lazy
+    def word(t: Any) -> Any:
+        return embed(t)
+
+    tree = jf.ForwardDeclaration(name='tree')
+    below = jf.Map(tree()) >> jf.Sum()
+    tree.resolve_to(jf.OneOf(type, {int: word, list: below}))
+    for block in (
+        tree(),
+        jf.OneOf(type, {list: jf.Map(word) >> jf.Sum()}, default=word),
+    ):
+        examples = [3, [1, 2], [4]]
+        model = jf.compile(block, like=examples)
+        agree(model, model.init(jax.random.key(0)), examples)
+
+
 # ---- layers --------------------------------------------------------------------------
 
 

@@ -201,3 +201,46 @@ def test_items_of_results_are_told_apart() -> None:
     graphs(reading)  # in which each operation reads what the program says
     model = jf.compile(reading, like=[NUMBERS])
     agree(model, {'scaled': jnp.ones(())}, [NUMBERS, [5.0]])
+
+
+def test_host_functions_in_calls_on_data_run_outside_of_the_recording() -> None:
+    """They may call blocks for themselves."""
+
+    def computed(x: float) -> float:
+        model = jf.compile(jf.Scalar() >> jf.compose(lambda a: double(double(a))))
+        return float(model.eval(x, {}))
+
+    read = jf.InputTransform(computed) >> jf.Scalar()
+
+    @jf.lazy
+    def calling(x: float) -> Any:
+        return double(read(x))
+
+    model = jf.compile(calling, like=[1.0])
+    assert model.apply({}, model.schedule([2.0, 3.0])).tolist() == [16, 24]
+
+
+def test_data_changed_after_a_call_are_told() -> None:
+    pair = jf.Record({'a': jf.Scalar(), 'b': jf.Scalar()}) >> less
+
+    @jf.lazy
+    def late(x: Any) -> Any:
+        data = {'a': x}
+        value = pair(data)
+        data['b'] = 2 * x
+        return value
+
+    with pytest.raises(RuntimeError, match='change no data that a block was called on'):
+        jf.compile(late, like=[1.0]).schedule([1.0])
+
+
+def test_chains_that_nothing_reads_may_be_long() -> None:
+    @jf.lazy
+    def dropping(n: int) -> Any:
+        value = unread = double(jf.float32(n))
+        for _ in range(n):
+            unread = less(double(unread), value)
+        return value if n else unread
+
+    (graph,) = graphs(dropping, examples=[0, 5000, 3])
+    assert graph.nodes_of_examples.tolist() == [1, 1, 1]

@@ -140,8 +140,8 @@ division by zero; in Pipe[0].InputTransform(reciprocal)
 ... jf.compile(fickle >> number).schedule([1])
 RuntimeError: expected functions that give the same results on the same data, got
 examples that did not fit the expression, and did when they were read again; make what
-`InputTransform` and `OneOf` call depend on nothing else; it was expected float32[],
-got None
+`InputTransform` and `OneOf` call depend on nothing else, and change no data that a
+block was called on; it was expected float32[], got None
 >>> scheduled(shared(), 1.0, ring)
 InputError: example 1: expected data that end, got list that leads back to itself, as
 [1]; write a block for each round of a graph with cycles, which reads the one before; in
