@@ -332,7 +332,7 @@ def _property(name: str) -> property:
     return property(lambda self: self.recording.call(_attribute(name), (self,)))
 
 
-# Not by a `__getattr__`, with which Python reads each attribute six times as slowly.
+# Not by a `__getattr__`, with which Python reads every attribute slowly.
 for _name in METHODS:
     setattr(Value, _name, functools.partialmethod(Value._method, _name))
 for _name in PROPERTIES:
