@@ -82,7 +82,7 @@ def by_steps(function: Callable[..., Generator[Any, Any, Any]]) -> Callable[...,
 
 
 def identity(x: object) -> Any:
-    """Return the id of `x`, or the ids of its items if it is a tuple.
+    """Return the id of `x`; of a tuple, the ids of its items.
 
     Two calls may make a tuple each, of the same objects.
     """
