@@ -231,7 +231,7 @@ class CallKind(NamedTuple):
     """A kind of block call in lazy functions, whose rows are recorded when called.
 
     Attributes:
-      number: of its entry, by which calls are known.
+      number: the number of its entry, the first item of the nodes of calls.
       operands: how many a call has.
       of: if it takes an item of the result of a call, the declaration of that call.
       place: the index of this item.

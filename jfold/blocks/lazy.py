@@ -185,7 +185,7 @@ class InOrder(Map):
     """A block that evaluates nodes in the order of their calls, and gives nothing.
 
     So draws and metrics are numbered alike where rows are recorded and where nodes are
-    evaluated. Where rows are recorded, it does nothing.
+    evaluated. In the source it evaluates nothing, as calls have recorded their rows.
     """
 
     def __init__(self, fn: Block) -> None:

@@ -15,7 +15,8 @@ from jfold.base.arguments import expect
 from jfold.base.keys import Rngs, node_key
 from jfold.device.random_keys import make_draws
 from jfold.language import eager_twin
-from jfold.language.lazy_expression import Recorded, lazy_functions
+from jfold.language.lazy_expression import Recorded
+from jfold.language.lazy_functions import lazy_functions
 
 # This import registers the rules of all blocks.
 from jfold.lower import FAMILIES

@@ -45,7 +45,10 @@ def find_row(
         # The row is counted among those that are left of all that were recorded.
         graph = trace(program, [example], whole=True)
         k = number if kind == CONSTANTS else len(program.types) + number
-        row = int(rows_read(program, graph)[k].nonzero()[0][row])
+        left = rows_read(program, graph)[k].nonzero()[0]
+        if row >= len(left):
+            return '', ''
+        row = int(left[row])
     if kind == CONSTANTS:
         # The table of a type is the tables of all its uses, concatenated.
         counting = RowFinder(expression)

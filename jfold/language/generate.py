@@ -91,8 +91,8 @@ class Generator(Round):
     def recorded(self, declaration: b.ForwardDeclaration) -> s.Symbol:
         """Return the template of the results of calls that a declaration evaluates.
 
-        At first, write the function that records such a call in a lazy function: from
-        the nodes of its operands to the row numbers of the result.
+        When first asked, write the function that records such a call: from the nodes of
+        its operands to the row numbers of the result.
         """
         assert declaration.calls is not None
         number, operands, of, place = declaration.calls

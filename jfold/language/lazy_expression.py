@@ -19,10 +19,9 @@ expression that was written by hand.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,15 +29,14 @@ import jax.numpy as jnp
 
 from jfold import blocks as b
 from jfold.base.arguments import check_examples, expect
-from jfold.base.memo import memoized
 from jfold.base.operands import noting_flax_modules
 from jfold.base.printing import callable_name
 from jfold.base.tracebacks import without_middle
-from jfold.blocks.compose import Wiring
 from jfold.blocks.control import CallKind
 from jfold.blocks.lazy import OPERATORS, CallPlace, InOrder, Lazy, Struct
 from jfold.language.analysis import users
 from jfold.language.function_layers import LazyCalls, layer_key
+from jfold.language.lazy_functions import before, lazy_functions, reach, substitute
 from jfold.language.lazy_places import PlacedRecording, line_of
 from jfold.language.lazy_recording import Functions, Recording
 from jfold.language.lazy_registry import (
@@ -50,12 +48,6 @@ from jfold.language.lazy_registry import (
     is_known,
 )
 from jfold.types import ObjectType, SequenceType, StructType, TensorType
-
-
-@memoized
-def lazy_functions(root: b.Block) -> list[Lazy]:
-    """Return the `Lazy` blocks in `root`, in the order of traversal."""
-    return [block for block in users(root) if isinstance(block, Lazy)]
 
 
 @dataclass(eq=False)
@@ -81,7 +73,7 @@ class Reader(LazyCalls):
         return recording.run(self.lazy, example), recording.observed
 
     def placed(self, example: object) -> tuple[Any, ...]:
-        """Return what a call does, and the nodes of all calls, in order.
+        """Return what `__call__` returns, and the nodes of all calls, in order.
 
         No row is recorded: nodes are nested, and know their line.
         """
@@ -225,9 +217,9 @@ class Recorded:
         for lazy in lazy_functions(self.root):
             if lazy not in registry.results:
                 text = 'an example in `like=` that it runs on, got none; give one'
-                if before := _before(lazy, self.root):
+                if earlier := before(lazy, self.root):
                     text = (
-                        f'to run on data, got values, behind {before!r} in a pipe; '
+                        f'to run on data, got values, behind {earlier!r} in a pipe; '
                         'call one in the other'
                     )
                 raise TypeError(f'{lazy!r}: expected {text}')
@@ -235,6 +227,7 @@ class Recorded:
         self.ranks = {**self.ranks}
         facts = self.closed, tuple(self.history), self.ranks
         readers = _Readers(self.closed, _inlined(self.closed))
+        readers.make_all()
 
         def replaced(lazy: Lazy) -> b.Block:
             reader: Any = Reader(lazy, *facts)
@@ -354,6 +347,15 @@ class _Readers:
             self.choices[key] = one or b.OneOf(b.GetItem(0), cases)
         return self.choices[key]
 
+    def make_all(self) -> None:
+        """Make the blocks of all entries that results or metrics depend on."""
+        registry = self.registry
+        for makers in (*registry.results.values(), *registry.metrics.values()):
+            self.choice(makers)
+        for entry in registry.entries:
+            if entry.observes:  # even if no other call reads its results
+                self.entry(entry.number)
+
     def results(self, lazy: Lazy) -> b.Block:
         """Return the block that evaluates the result of the `Reader` of `lazy`."""
         value, cases = self.choice(self.registry.results[lazy]), dict[Any, b.Block]()
@@ -362,9 +364,6 @@ class _Readers:
             with_label = b.Record({1: one, 2: b.Identity()})
             collected = with_label if labelled else b.GetItem(1) >> one
             cases[name, labelled] = collected >> b.Metric(name)
-        for entry in self.registry.entries:
-            if entry.observes:  # even if no other call reads its results
-                self.entry(entry.number)
         calls = {
             number: block >> b.Void()
             for number, block in self.blocks.items()
@@ -404,93 +403,3 @@ def _reading(entry: Entry, inputs: list[b.Block]) -> b.Block:
     if len(inputs) == 1:
         return b.GetItem(1) >> inputs[0] >> kind
     return b.Record(parts) >> kind
-
-
-# ---- the data that lazy functions get ------------------------------------------------
-
-
-def reach(block: b.Block, x: Any) -> Iterator[tuple[Lazy, Any]]:
-    """Yield each lazy function in `block`, and its data if `block` runs on `x`.
-
-    Raise TypeError if one is in a block whose inner inputs cannot be told from `x`,
-    such as `Fold`.
-    """
-    if not lazy_functions(block):
-        return
-    if isinstance(block, Lazy):
-        yield block, x
-    elif isinstance(block, b.Pipe):
-        # Blocks before the lazy function run on the data. Its results are values, which
-        # no lazy function behind it takes.
-        for part in block.blocks:
-            if lazy_functions(part):
-                yield from reach(part, x)
-                return
-            x = part.eval(x)
-    elif isinstance(block, b.Record):
-        for key, part in block.fields:
-            if lazy_functions(part):
-                lacks = {'default': None} if isinstance(part, b.Optional) else {}
-                yield from reach(part, b.GetItem(key, **lacks).eval(x))
-    elif isinstance(block, b.AllOf):
-        for part in block.blocks:
-            yield from reach(part, x)
-    elif isinstance(block, b.Map):
-        for item in x:
-            yield from reach(block.fn, item)
-    elif isinstance(block, b.OneOf) and not isinstance(block.key_fn, b.Block):
-        case = block.targets.get(block.key_fn(x), block.default)
-        inner = x if block.pre_block is None else block.pre_block.eval(x)
-        yield from () if case is None else reach(case, inner)
-    elif isinstance(block, b.Optional):
-        yield from () if x is None else reach(block.some_case, x)
-    elif isinstance(block, b.Reference):
-        assert block.declaration.target is not None
-        yield from reach(block.declaration.target, x)
-    else:
-        (lazy, *_) = lazy_functions(block)
-        raise TypeError(
-            f'{block!r}: expected {lazy!r} in Pipe, Record, AllOf, Map, OneOf, '
-            'Optional or a declaration, got it in another block; call that block in a '
-            'lazy function instead'
-        )
-
-
-def _before(lazy: Lazy, root: b.Block) -> b.Block | None:
-    """Return a block with lazy functions before `lazy` in a pipe of `root`, if any."""
-    for pipe in users(root):
-        if isinstance(pipe, b.Pipe):
-            parts = [x for x in pipe.blocks if lazy_functions(x)]
-            if any(lazy in lazy_functions(x) for x in parts[1:]):
-                return parts[0]
-    return None
-
-
-# ---- substitution --------------------------------------------------------------------
-
-
-def substitute(root: b.Block, replace: Callable[[Lazy], b.Block]) -> b.Block:
-    """Return a copy of `root` with `replace(lazy)` for each lazy function in it."""
-    known: dict[int, Any] = {}
-    replace = functools.cache(replace)
-
-    def copy(value: Any) -> Any:
-        if isinstance(value, Lazy):
-            return replace(value)
-        if type(value) in (tuple, list):
-            return type(value)(map(copy, value))
-        if type(value) is dict:
-            return {key: copy(x) for key, x in value.items()}
-        if isinstance(value, Wiring):
-            return Wiring(copy(value.steps), value.output)
-        is_ours = isinstance(value, b.Block | b.ForwardDeclaration)
-        if not is_ours or (isinstance(value, b.Block) and not lazy_functions(value)):
-            return value
-        if id(value) not in known:
-            new = known[id(value)] = object.__new__(type(value))
-            state = value.__getstate__()  # leaves out what `memoized` stored on it
-            vars(new).update({name: copy(x) for name, x in state.items()})
-        return known[id(value)]
-
-    result: b.Block = copy(root)
-    return result

@@ -127,10 +127,11 @@ def _(block: InOrder, node: TypedUse, x: Any, state: Walk) -> Steps[Any]:
 
 @write.register
 def _(block: InOrder, node: TypedUse, value: Any, w: Lines) -> None:
-    # Lazy functions make the calls in order. Some may be read by nothing but a metric.
-    _, _, *cases = node.parts[0].parts
+    # Lazy functions make the calls, in order. What records them is written here if no
+    # other call reads the results: there may be metrics inside.
+    _, _, *cases = node.parts[0].parts  # of a `OneOf`, behind its key and `pre_block`
     for case in cases:
-        for kind in recorded_kinds(case.parts[:1]):
+        for kind in recorded_kinds(case.parts[:1]):  # a pipe: the kind, then `Void`
             w.g.recorded(kind)
 
 

@@ -82,7 +82,7 @@ class Expression(Protocol):
 def trace(program: Any, examples: Sequence[Any], whole: bool = False) -> Graph:
     """Record examples by the source of a `Program`; return their graph.
 
-    With `whole`, rows stay that lazy functions have made for nothing.
+    With `whole`, rows that nothing reads stay, of calls that lazy functions dropped.
 
     Raises:
       InputError: an example does not fit the expression. No part of the batch is kept.

@@ -113,6 +113,42 @@ def test_draws_do_not_depend_on_what_is_read() -> None:
     np.testing.assert_allclose(second.eval(2.0, {}, rngs=key), want, rtol=1e-6)
 
 
+def test_what_one_function_drops_another_may_read() -> None:
+    noisier = jf.Function(lambda x, noise: x * jax.random.normal(noise), rngs='noise')
+
+    @jf.lazy
+    def dropping(x: float) -> Any:
+        noisier(jf.float32(5.0))
+        return noisy(jf.float32(x))
+
+    @jf.lazy
+    def reading(x: float) -> Any:
+        return noisier(jf.float32(x))
+
+    key = {'noise': jax.random.key(3)}
+    for block in (jf.AllOf(dropping, reading), jf.AllOf(reading, dropping)):
+        model = jf.compile(block, like=[1.0])
+        found = model.apply({}, model.schedule([2.0]), rngs=key)
+        want = block.eval(2.0, {}, rngs=key)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x[0], y), found, want)
+
+
+def test_a_fault_is_found_behind_what_another_function_drops() -> None:
+    @jf.lazy
+    def dropping(x: float) -> Any:
+        logarithm(jf.float32(5.0))
+        return double(jf.float32(x))
+
+    @jf.lazy
+    def reading(x: float) -> Any:
+        return logarithm(jf.float32(x))
+
+    for block in (jf.AllOf(dropping, reading), jf.AllOf(reading, dropping)):
+        fault = str(jf.find_nan(jf.compile(block, like=[1.0]), {}, [2.0, -1.0]))
+        assert fault.endswith('].Function(logarithm)')
+        assert 'example 1: ' in fault
+
+
 def test_a_fault_is_found_behind_calls_that_nothing_reads() -> None:
     both = logarithm >> double
 
