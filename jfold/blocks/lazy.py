@@ -188,9 +188,6 @@ class InOrder(Map):
     evaluated. In the source it evaluates nothing, as calls have recorded their rows.
     """
 
-    def __init__(self, fn: Block) -> None:
-        super().__init__(fn)
-
 
 class CallPlace(NamedTuple):
     """The place of a call in a lazy function: number of the call, and line."""

@@ -101,7 +101,8 @@ class Recording:
     def call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record a call of `block` on `arguments`, not computed; return its `Value`."""
         try:
-            # Most calls have one value, a list of values, or two values.
+            # Most calls have a value, a list of values, or two values. Two of these are
+            # written out, since calls of `_node` and `_value` would be felt.
             if len(arguments) == 1:
                 (x,) = arguments
                 if x.__class__ is Value:

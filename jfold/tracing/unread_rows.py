@@ -91,24 +91,20 @@ class _Values:
         for start, outputs in zip(self.starts, self.outputs, strict=False):
             for t, values in outputs:
                 makers[t][values] = np.arange(start, start + len(values))
-        operands = [
-            [makers[t][values].tolist() for t, values in x] for x in self.operands
-        ]
-        readers = [0] * rows + [1]
-        for maker in itertools.chain.from_iterable(itertools.chain(*operands)):
-            readers[maker] += 1
+        operands = [[makers[t][values] for t, values in x] for x in self.operands]
+        counts = np.bincount(np.concatenate([[rows], *itertools.chain(*operands)]))
         for k, type_ in enumerate(self.program.types):
             if isinstance(type_, KeyType):
-                for row in range(*self.starts[k : k + 2]):
-                    readers[row] += 1
-        # One row after another: a chain of them, in NumPy, would take a step each.
-        unread = [row for row, count in enumerate(readers) if not count]
+                counts[self.starts[k] : self.starts[k + 1]] += 1
+        unread, readers = (counts == 0).nonzero()[0].tolist(), counts.tolist()
+        columns = [[column.tolist() for column in x] for x in operands]
         kept = np.ones(rows, bool)
+        # One row after another: a chain of them, in NumPy, would take a step each.
         while unread:
             row = unread.pop()
             kept[row] = False
             k = bisect.bisect(self.starts, row) - 1
-            for column in operands[k]:
+            for column in columns[k]:
                 maker = column[row - self.starts[k]]
                 readers[maker] -= 1
                 if not readers[maker]:

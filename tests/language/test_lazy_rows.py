@@ -16,6 +16,7 @@ from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
 
 NUMBERS = [3.0, 1.0, 2.0]
+KEY = {'noise': jax.random.key(3)}
 noisy = jf.Function(lambda x, noise: x + jax.random.normal(noise), rngs='noise')
 double = jf.Function(lambda x: 2 * x, name='double')
 logarithm = jf.Function(jnp.log, name='logarithm')
@@ -32,6 +33,16 @@ def graphs(*functions: Any, examples: Any = (NUMBERS, [5.0])) -> list[Any]:
         made.append(trace(program, examples))
         check_graph(program, made[-1])
     return made
+
+
+def check_draws(block: jf.Block, examples: list[Any]) -> None:
+    """A batch draws what each of its examples draws alone."""
+    model = jf.compile(block, like=examples)
+    found = model.apply({}, model.schedule(examples), rngs=KEY)
+    for k, example in enumerate(examples):
+        want = block.eval(example, {}, rngs=KEY, id=k)
+        rows = jax.tree.map(lambda x, k=k: x[k], found)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-5), rows, want)
 
 
 def test_rows_stand_in_the_order_of_calls() -> None:
@@ -56,13 +67,7 @@ def test_draws_are_numbered_in_the_order_of_calls() -> None:
         values.append(noisy(values[-1]))
         return less(values[-1], total(values[::-1]))
 
-    model = jf.compile(drawing, like=[NUMBERS])
-    key = {'noise': jax.random.key(3)}
-    examples = [NUMBERS, [5.0]]
-    found = model.apply({}, model.schedule(examples), rngs=key)
-    for k, example in enumerate(examples):
-        want = drawing.eval(example, {}, rngs=key, id=k)
-        np.testing.assert_allclose(found[k], want, rtol=1e-5)
+    check_draws(drawing, [NUMBERS, [5.0]])
 
 
 def test_calls_that_nothing_reads_have_no_rows() -> None:
@@ -101,16 +106,12 @@ def test_draws_do_not_depend_on_what_is_read() -> None:
     def second(x: float) -> Any:
         return pair(jf.float32(x))
 
-    key = {'noise': jax.random.key(3)}
     dropped = jf.Map(jf.Scalar() >> noisy) >> jf.Void()
     alone, beside = jf.Scalar() >> pair, jf.Map(second) >> jf.Sum()
-    for block, example in ((second, 2.0), (jf.AllOf(dropped, beside), [2.0, 3.0])):
-        model = jf.compile(block >> jf.Identity(), like=[example])
-        found = model.apply({}, model.schedule([example]), rngs=key)
-        want = block.eval(example, {}, rngs=key)
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x[0], y), found, want)
-    want = alone.eval(2.0, {}, rngs=key)
-    np.testing.assert_allclose(second.eval(2.0, {}, rngs=key), want, rtol=1e-6)
+    check_draws(second, [2.0, 3.0])
+    check_draws(jf.AllOf(dropped, beside), [[2.0, 3.0], [4.0]])
+    want = alone.eval(2.0, {}, rngs=KEY)
+    np.testing.assert_allclose(second.eval(2.0, {}, rngs=KEY), want, rtol=1e-6)
 
 
 def test_what_one_function_drops_another_may_read() -> None:
@@ -125,12 +126,8 @@ def test_what_one_function_drops_another_may_read() -> None:
     def reading(x: float) -> Any:
         return noisier(jf.float32(x))
 
-    key = {'noise': jax.random.key(3)}
     for block in (jf.AllOf(dropping, reading), jf.AllOf(reading, dropping)):
-        model = jf.compile(block, like=[1.0])
-        found = model.apply({}, model.schedule([2.0]), rngs=key)
-        want = block.eval(2.0, {}, rngs=key)
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x[0], y), found, want)
+        check_draws(block, [1.0, 2.0])
 
 
 def test_a_fault_is_found_behind_what_another_function_drops() -> None:
