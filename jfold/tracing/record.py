@@ -79,10 +79,8 @@ class Expression(Protocol):
         """Return the error of an example, counted as example 0; `None` if it fits."""
 
 
-def trace(program: Any, examples: Sequence[Any], whole: bool = False) -> Graph:
+def trace(program: Any, examples: Sequence[Any]) -> Graph:
     """Record examples by the source of a `Program`; return their graph.
-
-    With `whole`, rows that nothing reads stay, of calls that lazy functions dropped.
 
     Raises:
       InputError: an example does not fit the expression. No part of the batch is kept.
@@ -103,7 +101,7 @@ def trace(program: Any, examples: Sequence[Any], whole: bool = False) -> Graph:
         recording, count = source.recording, len(examples)
         reader = TapeReader(program, recording, count, *recorded)
         graph = reader.graph()
-        if whole or not recording.prunes or reader.reads_all():
+        if not recording.prunes or reader.reads_all():
             return graph
         return without_unread(program, graph)
     except Exception as error:

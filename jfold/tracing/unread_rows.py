@@ -39,11 +39,6 @@ def without_unread(program: Operations, graph: Graph) -> Graph:
     return values.selected(values.read())
 
 
-def rows_read(program: Operations, graph: Graph) -> list[Array]:
-    """Return, per table of constants and operations, the mask [rows] of what stays."""
-    return _Values(program, graph).read()
-
-
 @dataclass(eq=False)
 class _Values:
     """The values in a graph, and the rows that make and read them.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ noisy = jf.Function(lambda x, noise: x + jax.random.normal(noise), rngs='noise')
 double = jf.Function(lambda x: 2 * x, name='double')
 logarithm = jf.Function(jnp.log, name='logarithm')
 scaled = jf.Function(lambda p, x: p * x, lambda key: jnp.ones(()), name='scaled')
+root = jf.Function(jnp.sqrt, name='root')
 total = jf.Sum()
 less = jf.Function(jnp.subtract, name='less')
 
@@ -157,7 +159,27 @@ def test_a_fault_is_found_behind_calls_that_nothing_reads() -> None:
     model = jf.compile(faulty, like=[NUMBERS, [1.0, 2.0]])
     found = str(jf.find_nan(model, {}, [NUMBERS, [-3.0, -8.0]]))
     assert 'example 1: expected finite values of logarithm' in found
-    assert 'got nan of -8.0; in Pipe.' in found
+    assert 'got nan of -8.0, in line ' in found
+    assert 'both(jf.float32(numbers[1]))`; in Pipe.' in found
+
+
+def test_a_fault_is_found_with_the_line_of_its_call() -> None:
+    """Of a value, of a gradient, and of the data."""
+
+    @jf.lazy
+    def faulty(x: float) -> Any:
+        doubled = scaled(jf.float32(x))
+        return root(doubled)
+
+    model = jf.compile(faulty, like=[1.0])
+    params = model.init(jax.random.key(0))
+    for x, start in (-1.0, 'finite values'), (0.0, 'a finite gradient of input 0'):
+        found = str(jf.find_nan(model, params, [1.0, x]))
+        assert found.startswith(f'example 1: expected {start} of root(float32[])')
+        assert ' of test_lazy_rows.py, `return root(doubled)`; in ' in found
+    found = str(jf.find_nan(model, params, [math.inf]))
+    assert found.startswith('example 0: expected finite numbers, got inf in the data')
+    assert ' of test_lazy_rows.py, `doubled = scaled(jf.float32(x))`; in ' in found
 
 
 def test_data_of_calls_that_nothing_reads_are_checked() -> None:

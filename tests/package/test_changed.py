@@ -11,7 +11,7 @@ import pytest
     ('files', 'expected'),
     [
         (['jfold/device/xla.py'], ['tests/device', 'jfold/device/xla.py']),
-        (['jfold/debug/row_runner.py'], ['tests/models', 'jfold/debug/row_runner.py']),
+        (['jfold/debug/values.py'], ['tests/models', 'jfold/debug/values.py']),
         (['jfold/types.py'], ['tests/twin', 'jfold/types.py']),
         (['tests/data/test_tracer.py'] * 2, ['tests/data/test_tracer.py']),
         (['tests/support/hlo.py'], ['tests/twin']),
