@@ -108,6 +108,13 @@ class Lines:
         return names
 
     @contextlib.contextmanager
+    def indented(self) -> Iterator[None]:
+        """Indent lines written in a `with` block."""
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    @contextlib.contextmanager
     def nested(self) -> Iterator[None]:
         """Indent lines written in a `with` block: the body of a loop or case.
 
@@ -116,9 +123,8 @@ class Lines:
         """
         before = self.tail, self.known
         self.region, self.known = Region(), {}
-        self.depth += 1
-        yield
-        self.depth -= 1
+        with self.indented():
+            yield
         self.tail, self.known = before
         # The nested lines may have appended rows: indices from before do not hold.
         self.region = Region()
@@ -382,6 +388,7 @@ class Lines:
             column = rows.columns[k]
             if not isinstance(column, Tape):
                 wanted = f'{name}_{"abcdefghijkl"[k] if k < 12 else k}'
+                about = str(about)  # once: it may name a thousand inputs
                 column = rows.columns[k] = self.g.tape(about, wanted)
             result.append((column, tensor.name))
         return result

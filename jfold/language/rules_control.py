@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jfold import blocks as b
@@ -113,24 +113,64 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     for case_key, n in case_of.items():
         if n != default_case:  # `else` covers the keys of the default case
             keys_of.setdefault(n, []).append(case_key)
-    has_default = default_case is not None
-    tests, refusal = _case_tests(text, keys_of, block.key_fn, has_default, w)
+    shown = {
+        n: [_key_literal(k, block.key_fn, w) for k in keys]
+        for n, keys in keys_of.items()
+    }
     branches = Branches(node, w, w.tail)
-    for n, test in tests.items():
-        w.line(test)
+
+    def add(n: int) -> None:
         # If the key is the `type` of the value, a case with one key knows the class.
-        keys, operand = keys_of[n], value
+        operand, keys = value, keys_of.get(n, [])
         is_known = block.key_fn is type and pre is None and len(keys) == 1
         if isinstance(value, s.Object):
             operand = s.Object(value.text, keys[0] if is_known else None)
         branches.add(cases[n], operand)
-    if has_default or refusal:
+
+    # Keys without a literal, or too many, are looked up in a dict.
+    flat = [literal for literals in shown.values() for literal in literals]
+    if None in flat or len(flat) > MOST_TESTS:
+        table = {key: n for n, keys in keys_of.items() for key in keys}
+        name = w.g.name_for('case_of', w.g.names.copied(table))
+        number, has_default = w.variable('case'), default_case is not None
+        found = f'.get({text}, {default_case})' if has_default else f'[{text}]'
+        w.line(f'{number} = {name}{found}')
+        _write_numbered(number, range(len(cases)), add, w)
+        return branches.result()
+    tests, refusal = _case_tests(text, shown, block.key_fn, default_case is not None, w)
+    for n, test in tests.items():
+        w.line(test)
+        add(n)
+    if default_case is not None or refusal:
         w.line('else:' if tests else 'if True:')
     if refusal:
         w.line(INDENT + refusal)
-    if has_default:
-        branches.add(cases[default_case], value)
+    if default_case is not None:
+        add(default_case)
     return branches.result()
+
+
+def _write_numbered(
+    number: str, cases: range, add: Callable[[int], None], w: Lines
+) -> None:
+    """Write the choice among `cases` by variable `number`; `add` writes a case.
+
+    Of many it is by halves: Python refuses three thousand tests one after another.
+    """
+    if len(cases) > MOST_TESTS:
+        half = len(cases) // 2
+        w.line(f'if {number} < {cases[half]}:')
+        with w.indented():
+            _write_numbered(number, cases[:half], add, w)
+        w.line('else:')
+        with w.indented():
+            _write_numbered(number, cases[half:], add, w)
+        return
+    for n in cases:
+        first, last = n == cases[0], n == cases[-1]
+        test = f'{"if" if first else "elif"} {number} == {n}:'
+        w.line(('if True:' if first else 'else:') if last else test)
+        add(n)
 
 
 @output_type.register
@@ -190,7 +230,7 @@ def _expected_key(table: Mapping[Any, Any], hashable: bool) -> str:
 
 
 def _case_tests(
-    text: str, keys_of: dict[int, list[Any]], key_fn: Any, has_default: bool, w: Lines
+    text: str, shown: dict[int, list[Any]], key_fn: Any, has_default: bool, w: Lines
 ) -> tuple[dict[int, str], str]:
     """Return each case's `if` line, and a line for the `else` that refuses keys.
 
@@ -199,13 +239,10 @@ def _case_tests(
 
     Args:
       text: the expression that computes the key.
-      keys_of: the keys of each case, by the number of the case.
+      shown: the keys of each case, as literals, by the number of the case.
       key_fn: the function or block that gives the key.
       has_default: whether there is a default case, for all other keys.
     """
-    shown = {
-        n: [_key_literal(k, key_fn, w) for k in keys] for n, keys in keys_of.items()
-    }
     flat = [literal for literals in shown.values() for literal in literals]
     # The two cases of `bool` need no variable, only `if` and `else`.
     if key_fn is bool and not has_default and {*flat} == {'True', 'False'}:
@@ -214,26 +251,18 @@ def _case_tests(
         first = next(iter(shown))
         test = text if shown[first] == ['True'] else f'not {text}'
         return {n: f'if {test}:' if n == first else 'else:' for n in shown}, ''
-    refusal = ''
-    # Keys without a literal, or too many, are looked up in a dict: key to case.
-    if None in flat or len(flat) > MOST_TESTS:
-        table = {key: n for n, keys in keys_of.items() for key in keys}
-        key = w.variable('case')
-        cases = w.g.name_for('case_of', w.g.names.copied(table))
-        w.line(f'{key} = {cases}.get({text})')
-        tests = {n: f'{key} == {n}' for n in keys_of}
-    else:
-        key = text if text.isidentifier() else w.variable('kind')
-        if key != text:
-            w.line(f'{key} = {text}')
-        hashable = any(key_fn is fn for fn in (type, len, bool))
-        tests = {n: _test(key, each, key_fn, hashable) for n, each in shown.items()}
-        if not hashable:
-            refusal = f'hash({key})  # refuses a set, and all that can be no key'
+    key = text if text.isidentifier() else w.variable('kind')
+    if key != text:
+        w.line(f'{key} = {text}')
+    hashable = any(key_fn is fn for fn in (type, len, bool))
     lines: dict[int, str] = {}
-    for n, test in tests.items():
+    for n, each in shown.items():
+        test = _test(key, each, key_fn, hashable)
         lines[n] = f'{"elif" if lines else "if"} {test}:'
-    return lines, refusal if has_default else f'raise KeyError({key})'
+    if not has_default:
+        return lines, f'raise KeyError({key})'
+    refusal = f'hash({key})  # refuses a set, and all that can be no key'
+    return lines, '' if hashable else refusal
 
 
 def _test(key: str, literals: list[Any], key_fn: Any, hashable: bool) -> str:

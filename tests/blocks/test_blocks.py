@@ -204,6 +204,25 @@ def test_constants_anywhere() -> None:
     )
 
 
+@pytest.mark.parametrize('default', [None, jf.FromTensor(np.float32(-1))], ids=str)
+def test_one_of_more_cases_than_python_compiles_in_a_row(default: Any) -> None:
+    count = 3200
+    cases = {k: jf.FromTensor(np.float32(k)) for k in range(count)}
+    model = jf.compile(
+        jf.Map(jf.OneOf(jf.Identity(), cases, default=default)) >> jf.Sum()
+    )
+    last = [count - 1, 7]
+    values = model.apply({}, model.schedule([last, [0], []], size=3))
+    assert values.tolist() == [count + 6, 0, 0]
+    if default is not None:
+        assert model.apply({}, model.schedule([[count, 'x', 3]])).tolist() == [1]
+    else:
+        with pytest.raises(jf.InputError, match=r'at \[1\]: .* got 3200; in Pipe'):
+            model.schedule([[3, count]])
+    with pytest.raises(jf.InputError, match=r'example 0, at \[0\]: '):
+        model.schedule([[[1]]])
+
+
 def test_all_of() -> None:
     check(
         (jf.AllOf(number, whole), [3], [(3.0, np.int32(3))]),
