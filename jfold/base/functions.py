@@ -62,9 +62,26 @@ def take_item(key: object) -> Callable[[Any], Any]:
     """
 
     def item(x: Any) -> Any:
+        if hint := why_no_item(key, x.shape):
+            got = f'{x.dtype}[{",".join(map(str, x.shape))}]'
+            raise TypeError(
+                f'expected a tensor with an item {key!r}, got {got}; {hint}'
+            )
         return x[key]
 
     return _ITEMS.setdefault(_frozen(key), item)
+
+
+def why_no_item(key: Any, shape: tuple[int, ...]) -> str:
+    """Return a hint if an array of a shape has no item `key`; else ''."""
+    # NumPy checks the key, since JAX clamps an index that is out of range.
+    try:
+        np.broadcast_to(np.False_, shape)[key]
+    except (IndexError, TypeError, ValueError):
+        if not shape:
+            return 'leave it out, for a scalar has no items'
+        return 'take ints within its shape, and slices'
+    return ''
 
 
 def _frozen(key: object) -> tuple[Any, ...]:

@@ -8,16 +8,25 @@ other value that it yields is sent back unchanged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable
 from types import GeneratorType
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar('T')
 Steps: TypeAlias = Generator[Any, Any, T]
+MOST_CALLS = 250_000  # nested in functions of users, which might never end
 
 
-def run(steps: Steps[T]) -> T:
-    """Run `steps`, the generator of a recursive function; return its result."""
+class TooDeep(Exception):
+    """An error: more calls are nested than `run` was told to allow."""
+
+
+def run(steps: Steps[T], most: float = math.inf) -> T:
+    """Run `steps`, the generator of a recursive function; return its result.
+
+    Raise TooDeep where more than `most` calls are nested.
+    """
     calls: list[Steps[Any]] = [steps]
     value: Any = None
     error: BaseException | None = None
@@ -35,6 +44,8 @@ def run(steps: Steps[T]) -> T:
         else:
             error = None
             if isinstance(inner, GeneratorType):
+                if len(calls) >= most:
+                    raise TooDeep
                 calls.append(inner)
                 value = None
             else:

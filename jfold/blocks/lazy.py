@@ -278,7 +278,7 @@ class Value(Operand):
                     f'{self!r}: expected an index of {got}; write '
                     '`jf.Function(lambda x, i: x[i])` outside and call it'
                 )
-        return self.recording.call(function_of(take_item(parts)), (self,))
+        return self.recording.call(function_of(take_item(key)), (self,))
 
     @api_boundary
     def _method(self, name: str, *arguments: Any, **options: Any) -> Any:
@@ -311,6 +311,9 @@ class Value(Operand):
 
     def __deepcopy__(self, memo: object) -> Value:
         return self
+
+    def __format__(self, spec: str) -> str:
+        return self._refused() if spec else str(self)
 
     def __repr__(self) -> str:
         return f'<value of {self.recording.describe(self)}>'

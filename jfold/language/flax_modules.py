@@ -138,9 +138,10 @@ def _state_error(names: Iterable[str]) -> TypeError:
     """Return the error for a module with state `names`, such as 'batch_stats'."""
     return TypeError(
         'expected a module of parameters alone, got state beside them, '
-        f'{sorted(set(names))}: what calls write, such as the means of a batch, has no '
-        'meaning where nodes run tile by tile; use LayerNorm, RMSNorm or GroupNorm for '
-        'BatchNorm, or put it behind `model.apply`'
+        f'{sorted(set(names))}: what calls may write, such as the means of a batch, '
+        'has no meaning where nodes run tile by tile; use LayerNorm, RMSNorm or '
+        'GroupNorm for BatchNorm, put it behind `model.apply`, or make what is only '
+        'read a parameter'
     )
 
 

@@ -337,7 +337,7 @@ def hint(error: Exception, function: Function, type_: Type) -> str:
     """Return advice on `error`, which a function raised on `type_`; '' if none."""
     if isinstance(type_, VoidType):
         sink = "AllOf(Identity(), Metric('name')) >> GetItem(0)"
-        return f'put a sink beside the value, as in `{sink}`'
+        return f'give it an input; put a sink beside the value, as in `{sink}`'
     if isinstance(function.fn, type) and function.init is None:
         return f'pass what it makes, `{callable_name(function.fn)}(...)`'
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any, NoReturn
 
@@ -12,12 +11,21 @@ import jax
 import numpy as np
 
 from jfold import blocks as b
-from jfold.base.errors import MASKED, has_masked, short_repr
+from jfold.base.errors import short_repr
 from jfold.base.memo import memoized
-from jfold.base.operands import RECORDER, Operand
-from jfold.base.structs import Form, StructForm, flatten_once, is_struct
-from jfold.base.trampoline import Steps, run
+from jfold.base.operands import RECORDER
+from jfold.base.structs import Form, StructForm, is_struct
+from jfold.base.trampoline import MOST_CALLS, Steps, TooDeep, run
 from jfold.blocks.lazy import Lazy, Node, Value
+from jfold.language.lazy_arguments import (
+    FIXED,
+    NUMBERS,
+    SCALARS,
+    advice,
+    advice_on_error,
+    constant_type,
+    holds_values,
+)
 from jfold.language.lazy_registry import (
     Entry,
     GivesObjects,
@@ -27,9 +35,6 @@ from jfold.language.lazy_registry import (
 )
 from jfold.types import ObjectType, Product, TensorType
 
-SCALARS = bool, int, float, complex
-FIXED = *SCALARS, np.generic, jax.Array
-NUMBERS = *FIXED, np.ndarray
 # By entry number, what records the row of a call: a function of the source, from the
 # nodes of the operands to the row numbers of the result.
 Functions = Mapping[int, Callable[..., Any]]
@@ -67,8 +72,11 @@ class Recording:
         token = RECORDER.set(self)
         try:
             value = lazy(example)
-            if isinstance(value, GeneratorType):
-                value = run(value)
+            if (
+                isinstance(value, GeneratorType)
+                and value.gi_code.co_name != '<genexpr>'
+            ):
+                value = run(value, MOST_CALLS)
             if value is None:
                 raise TypeError(
                     f'{lazy!r}: expected a result of values, got None; end every '
@@ -83,10 +91,16 @@ class Recording:
                 'nested, got deeper ones; write `x = yield f(part)` for each call of '
                 'itself, which makes it a generator function without that limit'
             ) from None
+        except TooDeep:
+            raise TypeError(
+                f'{lazy!r}: expected data that end, got more than {MOST_CALLS:,} '
+                'calls inside each other; write `@jf.lazy(share=True)`, which tells '
+                'data that contain themselves'
+            ) from None
         except (TypeError, AttributeError) as error:
             if isinstance(error, AttributeError) and isinstance(error.obj, Value):
                 raise AttributeError(error.obj.lacks(error.name)) from error
-            if hint := _advice_on_error(str(error)):
+            if hint := advice_on_error(str(error)):
                 raise TypeError(f'{lazy!r}: {hint}') from error
             raise
         finally:
@@ -163,7 +177,7 @@ class Recording:
             value = self.call(without_last(block), arguments)
             return self.observe(block.blocks[-1].name, value, ())
         on_data: Exception | None = None
-        holding = [*map(_holds_values, arguments)]
+        holding = [*map(holds_values, arguments)]
         try:
             try:
                 if ('data',) not in self.registry.known and not all(holding):
@@ -223,7 +237,7 @@ class Recording:
                 'write several values as a tuple'
             )
         value, *label = arguments
-        if label and _holds_values(label):
+        if label and holds_values(label):
             value, label = arguments, []
         self.observe(metric.name, value, tuple(label))
 
@@ -278,28 +292,7 @@ class Recording:
                 return self._node(number, value.copy())
         if isinstance(value, Value):
             raise TypeError(f'expected a number or an array, got {value!r}')
-        is_fixed = isinstance(value, FIXED)
-        if not is_fixed and has_masked([value], depth=32):  # NumPy's most dimensions
-            got = type(value).__name__
-            raise TypeError(f'expected a number or an array, got {got}, {MASKED}')
-        own = getattr(value, 'dtype', None)
-        if own is None:
-            own = np.dtype(object if _holds_values(value) else np.asarray(value).dtype)
-        shape, kind = np.shape(value), own if dtype is None else np.dtype(dtype)  # type: ignore[call-overload]
-        if getattr(own, 'kind', 'O') not in 'biufcV':  # keys of JAX have none
-            hint = 'look up its number first, as in `vocabulary[word]`'
-            if type(value) is int:
-                hint = 'no int of JAX is so large: make it a float'
-            got = short_repr(value)
-            raise TypeError(f'expected a number or an array, got {got}; {hint}')
-        fits = type(value) not in SCALARS or np.can_cast(own, kind, 'same_kind')
-        if not (fits or (type(value) is int and kind.kind == 'u')):
-            got = short_repr(value)
-            raise TypeError(
-                f'expected a number that fits {kind.name}, got {got}; '
-                'say `jf.float32`, or convert it'
-            )
-        type_ = TensorType(shape, jax.dtypes.canonicalize_dtype(kind))
+        is_fixed, type_ = isinstance(value, FIXED), constant_type(value, dtype)
         number = self.registry.tensor(type_).number
         if type(value) in SCALARS:
             self.calls[value.__class__, dtype] = number
@@ -337,7 +330,7 @@ class Recording:
                     'from another example or model; make it again'
                 )
             return x.node
-        if takes_data and not _holds_values(x):
+        if takes_data and not holds_values(x):
             return self.registry.data().number, x
         number = self.calls.get((x.__class__, None))  # of numbers of Python
         if number is not None:
@@ -358,7 +351,7 @@ class Recording:
             return self.registry.product(form, numbers).number, *parts
         raise TypeError(
             f'expected values, numbers or arrays, in tuples, lists or dicts, got '
-            f'{short_repr(x)}{_advice(x)}'
+            f'{short_repr(x)}{advice(x)}'
         )
 
     def _tuple(self, x: tuple[Any, ...]) -> Node:
@@ -438,54 +431,3 @@ def _refuse_cycle(arguments: tuple[Any, ...]) -> NoReturn:
         f'{short_repr(arguments[0] if arguments else None)}; leave out what '
         'points back, or follow it without `share`, up to a depth'
     )
-
-
-def _holds_values(x: object) -> bool:
-    """Return whether `x` is or contains a `Value`, in tuples, lists, dicts, structs."""
-    waiting = [x]
-    seen: dict[int, object] = {}  # data may contain themselves
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, Value):
-            return True
-        if id(item) in seen:
-            continue
-        seen[id(item)] = item
-        if isinstance(item, tuple | list):
-            waiting += item
-        elif isinstance(item, dict):
-            waiting += item.values()
-        elif is_struct(item):
-            waiting += flatten_once(item)[0]
-    return False
-
-
-def _advice(x: object) -> str:
-    """Return a hint on why a block cannot take argument `x`; '' without one."""
-    if isinstance(x, b.Block):
-        return ': call it, or write `return` before what it gives'
-    if isinstance(x, str | bytes):
-        return ': look up its number first, as in `jf.int32(vocabulary[word])`'
-    if isinstance(x, Operand):
-        return ', which `jf.compose` makes; compose blocks outside the lazy function'
-    if isinstance(x, Iterator):
-        more = 'write `yield` before a call of a generator function'
-        return f': make a list of it, or {more}'
-    if dataclasses.is_dataclass(x):
-        return ': register its class, as by `jax.tree_util.register_dataclass`'
-    return ''
-
-
-def _advice_on_error(text: str) -> str:
-    """Return a better message for an error with this text in a function, or ''."""
-    if f'{Value.__module__}.{Value.__qualname__}' in text:  # from within JAX
-        return (
-            'expected blocks and operators on values, got a function of JAX; write '
-            '`jf.Function(fn)(x)` for `fn(x)`'
-        )
-    if text.startswith('unsupported operand') and "'generator'" in text:
-        return (
-            f'expected values, got {text}: write `yield` before a call of a generator '
-            'function, as in `(yield f(x)) * 2`'
-        )
-    return ''

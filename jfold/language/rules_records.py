@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import operator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from jfold import blocks as b
 from jfold.base.errors import describe_error, short_repr
-from jfold.base.functions import take_item
+from jfold.base.functions import take_item, why_no_item
 from jfold.base.trampoline import Steps
 from jfold.blocks.lazy import Struct
 from jfold.language import symbols as s
@@ -270,13 +269,7 @@ def _tensor_item_type(
     except TypeError:
         hint = 'pick rows by their numbers in a Function, as `x[jnp.array(...)]` does'
         fail(node, 'ints and slices as the key of a tensor', repr(key), hint)
-    # NumPy checks the key, since JAX clamps an index that is out of range.
-    try:
-        operator.getitem(cast(Any, np.broadcast_to(np.False_, tensor.shape)), key)
-    except (IndexError, TypeError, ValueError):
-        hint = 'take ints within its shape, and slices'
-        if not tensor.shape:
-            hint = 'leave it out, for a scalar has no items'
+    if hint := why_no_item(key, tensor.shape):
         fail(node, f'a tensor with an item {key!r}', str(tensor), hint)
     return apply_layer(node, tensor, b.Function(fn), state)
 

@@ -389,6 +389,31 @@ def test_cycles_are_told_in_generators() -> None:
         jf.compile(steps, like=[cycle])
 
 
+def test_generators_that_never_end_are_told() -> None:
+    """Without `share` by the number of calls, which data may be nested in."""
+    add = jf.Sum()
+
+    @jf.lazy
+    def total(x: Any) -> Any:
+        if isinstance(x, float):
+            return jf.float32(x)
+        results = []
+        for part in x:
+            results.append((yield total(part)))
+        return add(results)
+
+    deep: Any = [1.0]
+    for _ in range(100_000):
+        deep = [deep]
+    model = jf.compile(total, like=[[1.0, [2.0]]])
+    assert model.apply({}, model.schedule([deep])).tolist() == [1]
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    expected = r'example 1: .*expected data that end, got more than 250,000 calls'
+    with pytest.raises(jf.InputError, match=expected):
+        model.schedule([[1.0], cycle])
+
+
 # ---- lists that are empty in some examples -------------------------------------------
 
 

@@ -198,14 +198,15 @@ as `fn(params, x)`
 >>> compiled(vector, Normed())
 TypeError: Pipe[1].Function(Normed): expected to run on inputs (float32[3]), got
 TypeError: expected a module of parameters alone, got state beside them,
-['batch_stats']: what calls write, such as the means of a batch, has no meaning where
-nodes run tile by tile; use LayerNorm, RMSNorm or GroupNorm for BatchNorm, or put it
-behind `model.apply`
+['batch_stats']: what calls may write, such as the means of a batch, has no meaning
+where nodes run tile by tile; use LayerNorm, RMSNorm or GroupNorm for BatchNorm, put it
+behind `model.apply`, or make what is only read a parameter
 >>> compiled(vector, nnx.BatchNorm(3, rngs=nnx.Rngs(0)))
 TypeError: Pipe[1].Function(BatchNorm): expected to run on inputs (float32[3]), got
 TypeError: expected a module of parameters alone, got state beside them, ['BatchStat']:
-what calls write, such as the means of a batch, has no meaning where nodes run tile by
-tile; use LayerNorm, RMSNorm or GroupNorm for BatchNorm, or put it behind `model.apply`
+what calls may write, such as the means of a batch, has no meaning where nodes run tile
+by tile; use LayerNorm, RMSNorm or GroupNorm for BatchNorm, put it behind `model.apply`,
+or make what is only read a parameter
 >>> compiled(vector, nnx.Linear(5, 2, rngs=nnx.Rngs(0)))
 TypeError: Pipe[1].Function(Linear): expected to run on inputs (float32[3]), got
 TypeError: …

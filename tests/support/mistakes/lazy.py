@@ -172,6 +172,40 @@ example 0 of `like=`
 >>> learned(lambda x: embed(jf.int32(x / 2)))
 TypeError: expected a number that fits int32, got 0.5; say `jf.float32`, or convert
 it\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: jf.tensor([[1], [1, 2]]))
+TypeError: expected a number or an array, got [[1], [1, 2]] (list); make a tensor of
+each row, or rows of one length\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: jf.tensor([embed(x)]))
+TypeError: expected a number or an array, got [<value of embed: float32[4]>] (list);
+call a block on them, as `jf.Concat()`\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: jf.tensor(x, 'float64'))
+TypeError: expected a dtype that JAX keeps, such as float32, got float64; say it, or set
+jax.config.update('jax_enable_x64', True)\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: jf.tensor(x, 'number'))
+TypeError: expected `dtype` as a number type such as 'float32', got 'number'\nin
+lazy(function), on example 0 of `like=`
+>>> learned(lambda x: embed(x)[7])
+TypeError: Function(item): expected to run on inputs (float32[4]), got TypeError:
+expected a tensor with an item 7, got float32[4]; take ints within its shape, and
+slices\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: embed(i=x))
+TypeError: Function(embed): expected inputs by position, got i by name; write `block(x,
+y)`\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: embed())
+TypeError: Function(embed): expected to run on inputs (), got TypeError: …\nin
+lazy(function), on example 0 of `like=`
+>>> learned(lambda x: embed(x) << 2)
+TypeError: lazy(function): expected an operator that values have, got unsupported
+operand type(s) for <<: 'Value' and 'int'; write `jf.Function(fn)(x, y)`, with an `fn`
+outside that computes it\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: f'{embed(x):.2f}')
+TypeError: <value of embed: float32[4]>: expected blocks and operators on it, got a
+question for its number or its truth, though its value is not known yet; choose by the
+data, or by `jf.select(condition, a, b)`\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: (embed(k) for k in range(x)))
+TypeError: expected values, numbers or arrays, in tuples, lists or dicts, got <generator
+…: make a list of it, or write `yield` before a call of a generator function\nin
+lazy(function), on example 0 of `like=`
 >>> learned(lambda x: add(embed(x), jf.tensor(np.ones(3, 'float32'))))
 TypeError: Function(add): expected to run on inputs (float32[4], float32[3]), got
 TypeError: …\nin lazy(function), on example 0 of `like=`
