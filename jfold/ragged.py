@@ -18,6 +18,7 @@ from jfold.base.arguments import check_at_least
 from jfold.base.errors import short_repr
 from jfold.base.functions import mean_of_rows
 from jfold.base.late import Displayed
+from jfold.base.memo import cached_property
 from jfold.base.structs import TUPLE, StructForm, flatten_once, is_leaf, is_struct
 from jfold.base.tracebacks import api_boundary
 from jfold.graph import Array, ranges
@@ -59,6 +60,18 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
     values: object
     lengths: jax.Array
+
+    @cached_property  # so that a loop over all examples takes linear time
+    def _begins(self) -> Array:
+        """The index of each example's first item [examples]; lengths are known."""
+        lengths = np.asarray(self.lengths)
+        begins: Array = lengths.cumsum() - lengths
+        return begins
+
+    @cached_property
+    def _numbers(self) -> Array:
+        """The numbers of the examples [examples]."""
+        return np.arange(len(self))
 
     @property
     def mask(self) -> jax.Array:
@@ -158,7 +171,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
                 'expected a `Ragged` with known lengths to index, got a traced one, in '
                 f'{self}: under `jit`, use `padded(length)`, or `values` and `mask`'
             )
-        examples = np.arange(len(self))[_rows_of_key(key)]
+        examples = self._numbers[_rows_of_key(key)]
         result = pick_rows(self, np.atleast_1d(examples))
         return result if examples.ndim else result.values
 
@@ -221,10 +234,9 @@ def pick_rows(value: object, rows: Array) -> Any:
 
     def pick(part: Any) -> Any:
         if isinstance(part, Ragged):
-            lengths = np.asarray(part.lengths)
-            begins = (lengths.cumsum() - lengths)[rows]
-            counts: Any = lengths[rows]  # a NumPy array, like all arrays returned
-            return Ragged(pick_rows(part.values, ranges(begins, counts)), counts)
+            counts: Any = np.asarray(part.lengths)[rows]  # NumPy's, as all returned
+            picked = ranges(part._begins[rows], counts)
+            return Ragged(pick_rows(part.values, picked), counts)
         array = part if isinstance(part, jax.core.Tracer) else np.asarray(part)
         return array[rows]
 

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 import numpy as np
 
 from jfold.base.errors import short_repr
+
+MOST = sys.maxsize  # of any number; NumPy has no larger one
+MAX_SPARE_ROWS = 1 << 20
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -20,7 +24,7 @@ def is_int(value: object) -> TypeGuard[int]:
 def check_at_least(name: str, value: object, least: int) -> int:
     """Return `value` as an int of at least `least`; errors call it `name`.
 
-    Raises TypeError if it is no int, and ValueError if it is less.
+    Raises TypeError if it is no int, and ValueError if it is less, or above `MOST`.
     """
     if not is_int(value):
         hint = ''
@@ -31,6 +35,8 @@ def check_at_least(name: str, value: object, least: int) -> int:
     if value < least:
         text = f'expected `{name}` of at least {least}, got {value}'
         raise ValueError(f'{text}; write `{name}={least}` or more')
+    if value > MOST:
+        raise ValueError(f'expected `{name}` of at most {MOST:,}, got {value:,}')
     return int(value)
 
 
@@ -48,9 +54,6 @@ def check_int(name: str, value: Any) -> int:
     """Return `value` as an int; raise TypeError on `name` unless `is_int(value)`."""
     expect(name, value, is_int(value), 'int')
     return int(value)
-
-
-MAX_SPARE_ROWS = 1 << 20
 
 
 def result_rows(size: object, examples: int) -> int:
@@ -80,8 +83,10 @@ def check_spare_rows(name: str, rows: int, examples: int) -> None:
         )
 
 
-def check_examples(examples: object) -> Iterable[Any]:
-    """Return `examples` unchanged if it is a list or another iterable of examples.
+def check_examples(examples: Any) -> Iterable[Any]:
+    """Return `examples` if it is a list or another iterable of examples.
+
+    What has a length and items by number alone is read by these numbers.
 
     Raises:
       TypeError: `examples` may be a single example (a tuple, str, bytes, mapping or
@@ -90,7 +95,13 @@ def check_examples(examples: object) -> Iterable[Any]:
     if isinstance(examples, list):  # as nearly always
         return examples
     single = isinstance(examples, tuple | str | bytes | Mapping | set | frozenset)
-    if single or not isinstance(examples, Iterable):
+    is_iterable = isinstance(examples, Iterable)
+    if not (single or is_iterable or isinstance(examples, type)):
+        if hasattr(examples, '__len__') and hasattr(examples, '__getitem__'):
+            # As data sets of PyTorch.
+            several: Any = examples
+            return (several[k] for k in range(len(several)))
+    if single or not is_iterable:
         hint = 'pass `[example]`'
         if isinstance(examples, tuple):
             hint = 'pass `[example]` if it is one, `list(examples)` if it holds several'
@@ -98,4 +109,5 @@ def check_examples(examples: object) -> Iterable[Any]:
             hint = 'it has no order, pass `sorted(examples)`'
         got = type(examples).__name__
         raise TypeError(f'expected a sequence of examples, got {got}: {hint}')
-    return examples
+    iterable: Iterable[Any] = examples
+    return iterable

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 
 from jfold.base.memo import Memoized, memoized
@@ -25,7 +26,7 @@ from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.graph import Array, Graph, Table
 from jfold.program.operations import Operations, Program
 from jfold.scheduling.layout import layout
-from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.schedule import Schedule, abstract
 from jfold.scheduling.spec import Capacity, Spec
 from jfold.tracing.check_graph import checked
 
@@ -210,13 +211,15 @@ def adopt_schedule(
     Raises:
       TypeError: `schedule` is no schedule.
       ValueError: the models are not equal: they differ in structure, widths, constants
-        or options, so the schedules that they make differ.
+        or options, so the schedules that they make differ. Or arrays of the schedule
+        have other shapes or dtypes than those of its spec.
     """
     if not isinstance(schedule, Schedule):
         raise TypeError(
             f'expected `schedule` as a schedule, got {type(schedule).__name__}: '
             'call `model.apply(params, model.schedule(examples))`'
         )
+    _check_arrays(schedule)
     for program in programs:
         if schedule.spec.program is program:
             return schedule, program
@@ -233,6 +236,30 @@ def adopt_schedule(
             '`model.join([corpus]).schedule(indices)`, of the model that is applied'
         )
     return adopted, programs[0]
+
+
+def _check_arrays(schedule: Schedule) -> None:
+    """Raise ValueError if an array of a schedule has not the form that its spec tells.
+
+    Arrays with more axes, of stacked schedules, are refused by another error.
+    """
+    arrays = (schedule.indices, *schedule.constants)
+    for x, (shape, wanted) in zip(arrays, _arrays(schedule.spec), strict=True):
+        got, dtype = map(jax.dtypes.canonicalize_dtype, (x.dtype, wanted))
+        if (x.shape != shape or got != dtype) and x.ndim == len(shape):
+            raise ValueError(
+                f'expected a schedule with an array {dtype}{list(shape)}, got '
+                f'{got}{list(x.shape)} there: pass what `model.schedule` returns'
+            )
+
+
+@memoized
+def _arrays(spec: Spec) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return the shapes and dtypes of a schedule's arrays: indices, constants."""
+    form, types = abstract(spec), spec.program.types
+    dtypes = [np.dtype(np.int32), *(t.dtype for t in types)]
+    arrays = (form.indices, *form.constants)
+    return [(x.shape, dtype) for x, dtype in zip(arrays, dtypes, strict=True)]
 
 
 def adopt_spec(schedule: Schedule, spec: Spec) -> Schedule | None:

@@ -217,20 +217,32 @@ def _build_batch(settings: Settings, chunk: _Chunk) -> tuple[Batch | None, _Skip
         try:
             schedule, deal = settings.build(items)
         except InputError as error:
-            bad, place = error.example, int(places[error.example])
-            located = error.renumbered(place)
-            message = str(located).removeprefix(f'example {place}')
-            located.args = (f'example {place} of the source{message}',)
+            text = _of_source(str(error), error.example, places)
             if not settings.skip_errors:
+                located = error.renumbered(int(places[error.example]))
+                located.args = (text,)
                 raise located.with_traceback(error.__traceback__) from error.__cause__
-            skipped.append((located.example, str(located)))
-            places, items = np.delete(places, bad), [*items[:bad], *items[bad + 1 :]]
+            # All at once, by halves: one after another, each would trace all again.
+            model: Any = settings.model
+            traced = model.trace(items, skip_errors=True, progress=False)
+            errors = dict(traced.skipped) or {error.example: str(error)}
+            for bad in sorted(errors):
+                text = _of_source(errors[bad], bad, places)
+                skipped.append((int(places[bad]), text))
+            left = [k for k in range(len(items)) if k not in errors]
+            places, items = places[left], [items[k] for k in left]
         else:
             schedule = on_device(schedule) if settings.device_put else schedule
             rows, mask = deal.of_rows
             batch = Batch(schedule, places[rows], mask, len(items), chunk.epoch)
             return batch, skipped
     return None, skipped
+
+
+def _of_source(text: str, example: int, places: Array) -> str:
+    """Return the text of an error with the place of its example in the source."""
+    rest = text.removeprefix(f'example {example}')
+    return f'example {places[example]} of the source{rest}'
 
 
 # ---- the iterator --------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar('T')
 
+UNLIMITED = 1 << 16  # values ahead; more would be no limit
 EXIT_SECONDS = 2.0  # how long the end of the interpreter waits for a thread
 
 
@@ -27,7 +28,7 @@ class _Channel:
         # Pairs of a value and `None`, at the end `None` and the error.
         self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self.stopped = False
-        for _ in range(size):
+        for _ in range(min(size, UNLIMITED)):
             self.tickets.put(None)
 
     def stop(self) -> None:

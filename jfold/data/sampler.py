@@ -130,7 +130,8 @@ def check_source(
         got = type(model).__name__
         raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
     # A tuple, text or dict may be one example, passed by mistake in place of several.
-    if not isinstance(source, tuple | str | bytes | Mapping | type):
+    # A set has no order that `Batch.indices` could tell.
+    if not isinstance(source, tuple | str | bytes | Mapping | set | frozenset | type):
         if _is_corpus(source):
             # All processes have the same corpus, so they need no messages.
             return adopt_corpus(model.scheduler, source), len(source), None
@@ -140,10 +141,14 @@ def check_source(
             if shards is None or shards.is_local:
                 return source, None, None
             return source, None, Channel('batches', shards.processes)
+    hint = 'pass `[example]` for a single one'
+    if isinstance(source, tuple):
+        hint += ', `list(source)` for several'
+    elif isinstance(source, set | frozenset):
+        hint = 'it has no order, pass `sorted(source)`'
     raise TypeError(
         'expected a corpus, a sequence or a stream of examples as `source`, got '
-        f'{type(source).__name__}: pass `[example]` for a single one'
-        f'{", `list(source)` for several" if isinstance(source, tuple) else ""}'
+        f'{type(source).__name__}: {hint}'
     )
 
 

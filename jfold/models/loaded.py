@@ -130,7 +130,7 @@ class LoadedModel(Displayed):
           schedule: as `schedule` returns it.
 
         Returns:
-          The result of `Model.apply`, to the bit.
+          The result of `Model.apply`, to the bit if that runs at the same capacity.
 
         Raises:
           ValueError: the schedule is of another model, or stacked.

@@ -335,7 +335,7 @@ class Model(Stays, Displayed):
             draw, as dropout. What an operation draws for an example depends only on the
             key, the id of the example, and the operation's place in the example.
           ids: [examples] integers, the id of the example in each row, as
-            `batch.indices`; by default the number of the row.
+            `batch.indices`; by default the number of the row. Taken modulo 2**32.
           deterministic: whether nothing is drawn, to evaluate.
 
         Returns:

@@ -17,7 +17,9 @@ from agreement import agree, by_example, close
 from checking import does_not_compile, number, numbers, observed, refuses, same, whole
 
 import jfold as jf
+from jfold.base.memo import cached_property
 from jfold.program.operations import check_operations
+from jfold.ragged import Ragged
 from jfold.tracing.record import trace
 
 scaled = jf.Function(
@@ -218,6 +220,26 @@ def test_many_items_stay_in_order() -> None:
 
 
 # ---- a pytree of arrays --------------------------------------------------------------
+
+
+def test_each_example_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each begins is counted once, not once for each example."""
+    model = jf.compile(jf.Map(numbers))
+    examples: list[Any] = [[[1, 2], []], [], [[3]]]
+    found = model.apply({}, model.schedule(examples))
+    asked: list[int] = []
+    numbered = Ragged.__dict__['_begins']
+
+    def begins(ragged: Any) -> Any:
+        asked.append(len(ragged))
+        return numbered.compute(ragged)
+
+    begins.__name__ = '_begins'
+    monkeypatch.setattr(Ragged, '_begins', cached_property(begins))
+    assert [x.to_list() for x in found] == [[[1, 2], []], [], [[3]]]
+    assert len(asked) == 2  # of the examples, and of the lists in them
+    with pytest.raises(IndexError):
+        found[3]
 
 
 def test_padded() -> None:

@@ -331,6 +331,25 @@ def test_bad_examples_are_left_out(source: Any, prefetch: int) -> None:
     assert list(found) == []
 
 
+def test_bad_examples_of_a_batch_are_found_together() -> None:
+    """And what is left is scheduled once more, however many there were."""
+    model, tries = jf.compile(jf.Scalar()), list[int]()
+
+    def schedule(examples: list[Any], **options: Any) -> Any:
+        tries.append(len(examples))
+        return jf.Model.schedule(model, examples, **options)
+
+    model.schedule = schedule  # type: ignore[method-assign]
+    found = model.batches([1, 'x', 2, None, 'y'], 5, skip_errors=True, prefetch=0)
+    assert [batch.indices[:2].tolist() for batch in found] == [[0, 2]]
+    assert tries == [5, 2]
+    texts = [
+        f'example {place} of the source: expected float32[]' for place in (1, 3, 4)
+    ]
+    assert [place for place, _ in found.skipped] == [1, 3, 4]
+    assert all(map(str.startswith, [text for _, text in found.skipped], texts))
+
+
 @pytest.mark.parametrize('prefetch', [0, 9])
 def test_batches_of_bad_examples_alone_do_not_appear(prefetch: int) -> None:
     found = made(BAD, 2, skip_errors=True, prefetch=prefetch)

@@ -133,6 +133,16 @@ def test_an_empty_corpus() -> None:
 # ---- examples of all kinds -----------------------------------------------------------
 
 
+class ByNumber:
+    """Examples that are read by numbers alone, of which none is too large."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, number: int) -> int:
+        return 2 * number
+
+
 def test_examples_of_any_iterable() -> None:
     """Arrays, sets and iterators that were begun; no text, which is one example."""
     model = jf.compile(jf.Scalar())
@@ -146,6 +156,10 @@ def test_examples_of_any_iterable() -> None:
     ):
         values = model.apply({}, model.trace(examples).schedule(range(4)))
         np.testing.assert_array_equal(values, [1, 2, 3, 4])
+    examples = ByNumber()
+    values = model.apply({}, model.trace(examples).schedule(range(2)))
+    np.testing.assert_array_equal(values, [0, 2])
+    np.testing.assert_array_equal(model.predict({}, examples), [0, 2])
     with refuses('expected a sequence of examples, got bytes: pass `[example]`'):
         model.trace(b'ab')
 

@@ -204,6 +204,7 @@ def test_a_prefetcher_of_anything() -> None:
     assert list(itertools.islice(found, 500)) == list(range(500))
     found.close()
     assert list(found) == []
+    assert list(Prefetcher(iter('ab'), 10**20)) == ['a', 'b']
 
 
 def test_the_end_is_told_to_all_threads_that_wait() -> None:

@@ -354,9 +354,8 @@ def test_files_for_several_capacities() -> None:
         return sums.apply({}, jf.Schedule(indices, batch.constants, batch.spec))
 
     (rows,) = jax.export.symbolic_shape('rows')
-    with pytest.raises(Exception, match='Symbolic dimension') as caught:
+    with pytest.raises(ValueError, match=r'an array int32\[64\], got int32\[rows\]'):
         jax.export.export(jax.jit(raw))(jax.ShapeDtypeStruct((rows,), 'int32'))
-    assert type(caught.value).__name__ == 'InconclusiveDimensionOperation'
 
 
 def test_files_for_any_number_of_members() -> None:

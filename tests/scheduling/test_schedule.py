@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -161,6 +162,21 @@ def test_stacked_schedules_are_no_schedule_of_one_batch() -> None:
     ):
         with pytest.raises(ValueError, match=expected):
             use()
+
+
+def test_arrays_of_another_form_are_no_schedule() -> None:
+    model = jf.compile(jf.Map(jf.Scalar()))
+    schedule = model.schedule([[1.0, 2.0], [3.0]])
+    indices, constants = np.asarray(schedule.indices), schedule.constants
+    form = f'int32[{len(indices)}]'
+    for wrong, want, got in (
+        ((indices[:3], constants), form, 'int32[3]'),
+        ((indices.astype('float32'), constants), form, f'float32[{len(indices)}]'),
+        ((indices, tuple(x[:1] for x in constants)), 'float32[128]', 'float32[1]'),
+    ):
+        text = f'expected a schedule with an array {want}, got {got} there: '
+        with pytest.raises(ValueError, match=re.escape(text)):
+            model.apply({}, jf.Schedule(*wrong, schedule.spec))
 
 
 def test_one_shape_of_a_schedule_is_told_from_another() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -40,12 +41,21 @@ class FakeModel:
 
     def schedule(self, examples: list[int], *, size: int | None = None) -> Schedule:
         """What a real model does, but for the tables."""
-        for place, example in enumerate(examples):
-            if example < 0:
-                raise jf.InputError(f'got {example}', place, "['x']", 'Fake')
+        for error in self._errors(examples):
+            raise error
         self.built.append(examples)
         rows = [*examples, *[examples[-1]] * (size - len(examples))]
         return Schedule(np.array(rows, np.int32), (), SPEC, 0.5)
+
+    def trace(self, examples: list[int], **_: bool) -> Any:
+        """A corpus that has left out what does not fit."""
+        errors = [*self._errors(examples)]
+        return SimpleNamespace(skipped=[(x.example, str(x)) for x in errors])
+
+    def _errors(self, examples: list[int]) -> Iterator[jf.InputError]:
+        for place, example in enumerate(examples):
+            if example < 0:
+                yield jf.InputError(f'got {example}', place, "['x']", 'Fake')
 
 
 @dataclass(eq=False)

@@ -41,6 +41,12 @@ TABLE = r"""
 >>> batches({'a': [1]})
 TypeError: expected a corpus, a sequence or a stream of examples as `source`, got dict:
 pass `[example]` for a single one
+>>> batches({(1,), (2,)})
+TypeError: expected a corpus, a sequence or a stream of examples as `source`, got set:
+it has no order, pass `sorted(source)`
+>>> batches(prefetch=2**63)
+ValueError: expected `prefetch` of at most 9,223,372,036,854,775,807, got
+9,223,372,036,854,775,808
 >>> batches(None)
 TypeError: expected a corpus, a sequence or a stream of examples as `source`, got
 NoneType: pass `[example]` for a single one
