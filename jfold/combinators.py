@@ -97,13 +97,8 @@ class Block(Memoized, Displayed):
         wire: Operand = open_scope(self, sources).link(self, pack_sources(sources))
         return wire
 
-    def __call__(self, *sources: Any, **options: Any) -> Any:
+    def __call__(self, *sources: Any) -> Any:
         """Apply the block: to wires within `compose`, to values in a lazy function."""
-        if options:
-            raise TypeError(
-                f'{self!r}: expected inputs by position, got {", ".join(options)} by '
-                'name; write `block(x, y)`'
-            )
         if recorder := get_recorder():
             return recorder.call(self, sources)
         return self._wired(sources)

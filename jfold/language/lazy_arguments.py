@@ -114,6 +114,9 @@ def advice_on_error(text: str) -> str:
             f'expected values, got {text}: write `yield` before a call of a generator '
             'function, as in `(yield f(x)) * 2`'
         )
+    if text.startswith(f'{b.Block.__call__.__qualname__}() got an unexpected keyword'):
+        name = text.rsplit(maxsplit=1)[-1]
+        return f'expected inputs by position, got {name} by name; write `block(x, y)`'
     if text.startswith('unsupported operand') and f"'{Value.__name__}'" in text:
         return (
             f'expected an operator that values have, got {text}; write '

@@ -55,10 +55,11 @@ class Recording:
         is `UNFINISHED` while the function runs.
     """
 
-    __slots__ = ('calls', 'failed', 'functions', 'memo', 'observed', 'registry')
+    __slots__ = 'calls', 'failed', 'functions', 'memo', 'observed', 'registry', 'tuples'
 
     def __init__(self, registry: Registry, functions: Functions = NO_FUNCTIONS) -> None:
-        self.registry, self.calls = registry, registry.calls
+        self.registry = registry
+        self.calls, self.tuples = registry.calls, registry.tuples
         self.functions = functions
         self.failed: BaseException | None = None
         self.observed: list[Node] = []
@@ -122,12 +123,13 @@ class Recording:
                 if x.__class__ is Value:
                     if x.recording is self:
                         node = x.node
-                        number = self.calls[block, node[0]]
-                        function = self.functions.get(number)
-                        made = node if function is None else function(node)
-                        value = Value()
-                        value.node, value.recording = (number, made), self
-                        return value
+                        number = self.calls.get((block, node[0]))
+                        if number is not None:
+                            function = self.functions.get(number)
+                            made = node if function is None else function(node)
+                            value = Value()
+                            value.node, value.recording = (number, made), self
+                            return value
                 elif x.__class__ is list and x:
                     nodes: list[Node] = []
                     numbers: dict[int, None] = {}
@@ -148,20 +150,44 @@ class Recording:
                     and x.recording is self is y.recording
                 ):
                     node, other = x.node, y.node
-                    number = self.calls[block, node[0], other[0]]
-                    function = self.functions.get(number)
-                    value = Value()
-                    value.recording = self
-                    value.node = (
-                        (number, node, other)
-                        if function is None
-                        else (number, function(node, other))
-                    )
-                    return value
-            elif all([x.recording is self for x in arguments]):
-                nodes = [x.node for x in arguments]
-                number = self.calls[(block, *[node[0] for node in nodes])]
+                    number = self.calls.get((block, node[0], other[0]))
+                    if number is not None:
+                        function = self.functions.get(number)
+                        value = Value()
+                        value.recording = self
+                        value.node = (
+                            (number, node, other)
+                            if function is None
+                            else (number, function(node, other))
+                        )
+                        return value
+            nodes = []
+            for x in arguments:
+                if x.__class__ is Value and x.recording is self:
+                    nodes.append(x.node)
+                elif x.__class__ is tuple:  # such as a state of an LSTM
+                    parts = []
+                    for part in x:
+                        if part.__class__ is not Value or part.recording is not self:
+                            raise LookupError
+                        parts.append(part.node)
+                    number = self.calls[(tuple, *[part[0] for part in parts])]
+                    nodes.append((number, *parts))
+                else:
+                    raise LookupError
+            key = (block, *[node[0] for node in nodes])
+            number = self.calls.get(key)
+            if number is not None:
                 return self._value(self._node(number, *nodes))
+            number, items = self.tuples[key]
+            node = self._node(number, *nodes)
+            is_row, values = number in self.functions, []
+            for k, item in enumerate(items):
+                value = Value()
+                value.node = item, node[1][k] if is_row else node
+                value.recording = self
+                values.append(value)
+            return tuple(values)
         except (AttributeError, LookupError, TypeError):  # plain data, or a new call
             pass
         return self._call(block, arguments)

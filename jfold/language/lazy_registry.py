@@ -111,6 +111,8 @@ class Registry:
       calls: entry numbers for a quick look-up of calls: by block and makers of its
         arguments, if the result is one tensor; by class and wanted dtype, for a Python
         number; by dtype, shape and wanted dtype, for an array.
+      tuples: by block and makers of its arguments, if the result is a plain tuple of
+        tensors, the entry number and those of the items.
       results: per lazy function, the makers of its result.
       metrics: by name and whether labelled, the makers of its values.
       named: by name, the block of `jf.named`, and the code object of `make`.
@@ -122,6 +124,7 @@ class Registry:
     version: int = 0
     closed: bool = False
     calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    tuples: dict[tuple[Any, ...], tuple[int, list[int]]] = field(default_factory=dict)
     known: dict[Hashable, Entry] = field(default_factory=dict)
     results: dict[Lazy, dict[int, None]] = field(default_factory=dict)
     metrics: dict[tuple[str, bool], dict[int, None]] = field(default_factory=dict)
@@ -248,6 +251,9 @@ class Registry:
             self._read_by(entry, key, numbers)
             if isinstance(entry.type, TensorType):
                 self.calls[key] = entry.number
+            elif isinstance(entry.type, TupleType):
+                if all(isinstance(item, TensorType) for item in entry.type):
+                    self.tuples[key] = entry.number, entry.items
         return entry
 
     def block_named(self, name: str, make: Callable[[], Any]) -> b.Block:
@@ -317,7 +323,8 @@ class Registry:
             results = {key: {**x} for key, x in self.results.items()}
             metrics = {key: {**x} for key, x in self.metrics.items()}
             _merge_alike(entries)
-            more = {**self.calls}, known, results, metrics, {**self.named}
+            calls = {**self.calls}, {**self.tuples}
+            more = *calls, known, results, metrics, {**self.named}
             sets = {*self.of_values}, {*self.shared}
             return Registry(entries, self.version, True, *more, *sets)
 

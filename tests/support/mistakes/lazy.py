@@ -189,7 +189,7 @@ TypeError: Function(item): expected to run on inputs (float32[4]), got TypeError
 expected a tensor with an item 7, got float32[4]; take ints within its shape, and
 slices\nin lazy(function), on example 0 of `like=`
 >>> learned(lambda x: embed(i=x))
-TypeError: Function(embed): expected inputs by position, got i by name; write `block(x,
+TypeError: lazy(function): expected inputs by position, got 'i' by name; write `block(x,
 y)`\nin lazy(function), on example 0 of `like=`
 >>> learned(lambda x: embed())
 TypeError: Function(embed): expected to run on inputs (), got TypeError: …\nin
