@@ -334,7 +334,7 @@ def tall_stack() -> Iterator[None]:
             raise TypeError(
                 'expected an expression that is nested less deep, got more blocks '
                 'inside each other than Python has room for; make parts of it '
-                'declarations'
+                'declarations, of which some hundred may lead from one to the next'
             ) from None
         finally:
             sys.setrecursionlimit(before)
