@@ -47,6 +47,7 @@ METHODS = frozenset(
     'transpose var'.split()
 )
 INDICES = int, np.integer, np.bool_
+UNFINISHED = object()  # the result, in a memo, of a function that still runs
 PROPERTIES = frozenset({'T', 'mT', 'real', 'imag'})
 
 
@@ -78,8 +79,12 @@ class Lazy(Block):
         """Run the function, in another lazy function; or apply the block to wires."""
         recorder = get_recorder()
         # Most calls have one argument, which takes Python no list and no dict.
-        if not (recorder is None or self.share or others or options):
-            return self.fn() if part is MISSING else self.fn(part)
+        if not (recorder is None or others or options):
+            if not self.share:
+                return self.fn() if part is MISSING else self.fn(part)
+            known = recorder.memo.get((self.fn, id(part)))
+            if known is not None and known[0] is not UNFINISHED:
+                return known[0]
         arguments = () if part is MISSING else (part, *others)
         if recorder is None:
             if SCOPE.get(None) is None:

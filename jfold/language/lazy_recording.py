@@ -16,7 +16,7 @@ from jfold.base.memo import memoized
 from jfold.base.operands import RECORDER
 from jfold.base.structs import Form, StructForm, is_struct
 from jfold.base.trampoline import MOST_CALLS, Steps, TooDeep, run
-from jfold.blocks.lazy import Lazy, Node, Value
+from jfold.blocks.lazy import UNFINISHED, Lazy, Node, Value
 from jfold.language.lazy_arguments import (
     FIXED,
     NUMBERS,
@@ -39,7 +39,6 @@ from jfold.types import ObjectType, Product, TensorType
 # nodes of the operands to the row numbers of the result.
 Functions = Mapping[int, Callable[..., Any]]
 NO_FUNCTIONS: Functions = {}
-UNFINISHED = object()
 
 
 class Recording:
@@ -142,7 +141,11 @@ class Recording:
                     else:
                         number = self.calls[list, *numbers]
                         node, number = (number, nodes), self.calls[block, number]
-                        return self._value(self._node(number, node))
+                        function = self.functions.get(number)
+                        made = node if function is None else function(node)
+                        value = Value()
+                        value.node, value.recording = (number, made), self
+                        return value
             elif len(arguments) == 2:
                 x, y = arguments
                 if (
