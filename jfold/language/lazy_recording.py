@@ -193,6 +193,9 @@ class Recording:
             return tuple(values)
         except (AttributeError, LookupError, TypeError):  # plain data, or a new call
             pass
+        except BaseException as failed:
+            self.failed = failed
+            raise
         return self._call(block, arguments)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:

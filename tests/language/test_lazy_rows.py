@@ -227,6 +227,28 @@ def test_an_error_in_a_call_is_told_even_if_the_function_catches_it() -> None:
     assert model.apply({}, model.schedule([{'a': 1, 'b': 2}])).tolist() == [-1]
 
 
+def test_an_error_in_a_call_on_values_is_told_even_if_it_is_caught() -> None:
+    """Of kinds of calls that are all known."""
+    each, two, pair = jf.Map(double), jf.Stack(2), jf.Function(jnp.sum)
+
+    @jf.lazy
+    def catching(x: Any) -> Any:
+        doubled = each([jf.float32(number) for number in x['numbers']])
+        if not x['are_two']:
+            return total(doubled)
+        try:
+            return pair(two(doubled))
+        except ValueError:
+            return total(doubled)
+
+    like = [{'numbers': [1, 2], 'are_two': two} for two in (True, False)]
+    model = jf.compile(catching, like=like)
+    text = 'example 1: expected at most 2 items, got 3; cut it by a Slice'
+    with pytest.raises(jf.InputError, match=text):
+        model.schedule([like[0], {'numbers': [1, 2, 3], 'are_two': True}])
+    assert model.apply({}, model.schedule(like)).tolist() == [6, 6]
+
+
 def test_blocks_that_lazy_functions_call_on_data_nested_deep() -> None:
     nested = jf.ForwardDeclaration(name='nested')
     last, inner = jf.Scalar(), jf.GetItem(0) >> nested() >> double
