@@ -250,17 +250,12 @@ class Values(Arrays):
         assert node.layer is not None and node.origins is not None
         keys = [self.constant(node, _no_key(name)) for name in node.layer.rngs]
         operands = [*keys, *tensor_leaves(node.arranged(x))]
-        computed: Any = iter(())
-        if node.origins.computed:
-            o = self.expression.tables.computing(node)
-            inputs = [operands[i] for i in node.origins.reads]
-            computed = iter(self._apply(node, o, inputs))
-        outputs = []
-        for origin in node.origins.outputs:
-            if isinstance(origin, np.ndarray):
-                outputs.append(self.constant(node, origin))
-            else:
-                outputs.append(next(computed) if origin is None else operands[origin])
+
+        def apply(inputs: list[Value]) -> list[Value]:
+            return self._apply(node, self.expression.tables.computing(node), inputs)
+
+        constant = functools.partial(self.constant, node)
+        outputs = node.origins.outputs_of(operands, apply, constant)
         return in_tuples(node.output, iter(outputs))
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:

@@ -11,7 +11,7 @@ operation, of the inputs that they depend on alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -57,6 +57,27 @@ class Forwarding:
     def computed(self) -> tuple[int, ...]:
         """The indices of the outputs that are computed, not forwarded or constant."""
         return tuple(k for k, origin in enumerate(self.outputs) if origin is None)
+
+    def outputs_of(
+        self,
+        inputs: Sequence[Any],
+        apply: Callable[[list[Any]], Iterable[Any]],
+        constant: Callable[[Any], Any],
+    ) -> list[Any]:
+        """Return the outputs on `inputs`: each is an input, a constant or computed.
+
+        Args:
+          apply: computes outputs of the inputs `reads`; called only if any is computed.
+          constant: makes an output of an array [*shape].
+        """
+        computed = iter(apply([inputs[i] for i in self.reads]) if self.computed else ())
+        outputs = []
+        for origin in self.outputs:
+            if isinstance(origin, np.ndarray):
+                outputs.append(constant(origin))
+            else:
+                outputs.append(next(computed) if origin is None else inputs[origin])
+        return outputs
 
 
 def forwarding_of(

@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from jfold import blocks as b
 from jfold.base.errors import describe_error, short_repr
@@ -155,21 +152,19 @@ def write_layer(node: Any, value: s.Symbol, w: Lines) -> s.Symbol:
     An output that equals an input or a constant is that symbol. If all outputs do,
     nothing is written.
     """
-    origins = node.origins
     # Keys of random streams come before the operands. The source records `None` for
     # each, since keys are computed later.
     keys = [w.constants(KeyType(name), 'None') for name in node.layer.rngs]
-    inputs: list[Any] = [*keys, *s.leaves(node.arranged(value))]
-    computed: Iterator[Any] = iter(())
-    if origins.computed:
-        operands = [inputs[i] for i in origins.reads]
-        computed = iter(w.apply(w.g.tables.computing(node), operands))
-    outputs: list[Any] = []
-    for origin in origins.outputs:
-        if isinstance(origin, np.ndarray):
-            key = origin.dtype, origin.shape, origin.tobytes()
-            outputs.append(w.constant(w.g.tables.constant(key, origin)))
-        else:
-            outputs.append(next(computed) if origin is None else inputs[origin])
+    inputs = [*keys, *s.leaves(node.arranged(value))]
+    tables = w.g.tables
+
+    def apply(operands: list[s.Tensor]) -> list[s.Tensor]:
+        return w.apply(tables.computing(node), operands)
+
+    def constant(array: Any) -> s.Tensor:
+        key = array.dtype, array.shape, array.tobytes()
+        return w.constant(tables.constant(key, array))
+
+    outputs = node.origins.outputs_of(inputs, apply, constant)
     result: s.Symbol = in_tuples(node.output, iter(outputs))
     return result

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,16 +105,12 @@ class Rows:
         assert node.layer is not None and node.origins is not None
         keys = [self._constant(None, KeyType(name)) for name in node.layer.rngs]
         operands = [*keys, *tensor_leaves(node.arranged(x))]
-        computed: Any = iter(())
-        if node.origins.computed:
-            inputs = [operands[i] for i in node.origins.reads]
-            computed = iter(self._apply(self.tables.computing(node), inputs))
-        outputs = []
-        for origin in node.origins.outputs:
-            if isinstance(origin, np.ndarray):
-                outputs.append(self.constant(node, origin))
-            else:
-                outputs.append(next(computed) if origin is None else operands[origin])
+
+        def apply(inputs: list[Row]) -> list[Row]:
+            return self._apply(self.tables.computing(node), inputs)
+
+        constant = functools.partial(self.constant, node)
+        outputs = node.origins.outputs_of(operands, apply, constant)
         return in_tuples(node.output, iter(outputs))
 
     def group(self, combine: TypedUse, item: Type, items: list[Any]) -> Any:
