@@ -380,9 +380,9 @@ class Record(Block):
 
     The results are in the order of the blocks: a dict, a list of pairs, or a tuple or
     list of blocks (keys 0, 1, ...). The next function takes them by name, in any order,
-    if its parameters have the names of all fields. A parameter that has the name of a
-    field but would get another one, or is keyword-only, is an error at `compile`. A
-    block without input (`Zeros`, `FromTensor`, a block behind a `Void`) reads no field.
+    if its first parameters have the names of all fields. A parameter that has the name
+    of a field but would get another one, or is keyword-only, is an error at `compile`.
+    A block without input (`Zeros`, `FromTensor`, one behind a `Void`) reads no field.
 
     A dict or an object may have further fields, which are not read. With a tuple or
     list of blocks the value may have no further items; `{0: a, 2: b}` picks some items.

@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,8 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
     on. Spare rows, at the end, are zero in what `apply` returns, and count neither in
     `sum` nor in `mean`; gradients flow through all other rows.
 
-    Operators and functions of NumPy, as `np.exp(x)`, work item by item. The other
-    operand is a `Ragged` of the same lengths, or a value that goes with every item.
+    Operators and ufuncs of NumPy, as `np.exp(x)`, work item by item. The other operand
+    is a `Ragged` of the same lengths, or a value that goes with every item.
     `x[k]` has the items of example `k`; `x[2:5]` and `x[[4, 0]]` are a `Ragged` of
     several examples. Neither works under `jit`, where shapes must be known.
 
@@ -150,6 +150,15 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
         if not is_call or options or fn is None:
             return NotImplemented
         return _item_by_item(fn, inputs)
+
+    @api_boundary
+    def __array_function__(self, fn: Any, *_: object) -> NoReturn:
+        name = fn.__name__
+        raise TypeError(
+            f'expected operators and ufuncs, which work item by item, got np.{name}, '
+            f'in {self}: write `x.map(lambda items: ...)` with functions of all items, '
+            'or `x.sum()`, `x.mean()`'
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)

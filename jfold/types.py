@@ -63,7 +63,7 @@ class Type:
         [1, 2.0, 3.0]
 
         Raises:
-          ValueError: the value is of another type.
+          ValueError: a tuple or sequence in the type is something else in the value.
         """
         waiting, values = [(self, value)], list[Any]()
         while waiting:
@@ -237,7 +237,7 @@ class Product(Nested):
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class TupleType(Product):
-    """A tuple of values: `TupleType(a, b)`, `TupleType((a, b))` or `TupleType([a, b])`.
+    """A tuple of values: `TupleType(a, b)`, of types or short-hands for them.
 
     >>> TupleType('int32', [2])
     (int32[], float32[2])

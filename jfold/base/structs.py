@@ -7,7 +7,7 @@ value apart into its children, the `parts`, and rebuilds the value from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -159,6 +159,8 @@ def plain_containers(tree: object) -> Any:
         tree, is_leaf=lambda x: x is not tree
     )
     if jax.tree_util.treedef_is_leaf(structure) or tree is None:
+        if isinstance(tree, Mapping) and jax.tree_util.all_leaves([tree]):
+            return plain_containers({**tree})  # JAX does not know its class
         return tree
     if type(tree) in PLAIN:
         return jax.tree.unflatten(

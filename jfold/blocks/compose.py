@@ -442,6 +442,10 @@ def _inputs_of(fn: Callable[..., Source]) -> tuple[str, ...]:
     parameters = inspect.signature(fn).parameters.values()
     if any(x.kind is x.VAR_POSITIONAL for x in parameters):
         raise TypeError(f'{fn!r}: expected a fixed number of parameters, got `*`')
+    for x in parameters:
+        if x.kind is x.KEYWORD_ONLY and x.default is x.empty:
+            hint = f'write `{x.name}` before the `*`'
+            raise TypeError(f'{fn!r}: expected wires by position, got `*`; {hint}')
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     inputs = (x for x in parameters if x.kind in kinds and x.default is x.empty)
     return tuple(x.name for x in inputs)

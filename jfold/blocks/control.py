@@ -101,7 +101,8 @@ class OneOf(Block):
       cases: the block for each key: a dict, a list of pairs, or a tuple of blocks (keys
         0, 1, ..., and negative ones). All cases have results of one type.
       pre_block: a block applied before the cases; `key_fn` gets the value before it.
-      default: the block for any other key; if left out, such a key is an error.
+      default: the block for any other hashable key; if left out, such a key is an
+        error.
 
     >>> from jfold import GetItem, Scalar, Zeros
     >>> sign = OneOf(lambda x: x < 0, {True: Zeros([]), False: Scalar()})
@@ -170,7 +171,7 @@ class OneOf(Block):
 class Optional(Block):
     """A choice: `some_case` for a value; for `None`, `none_case` or, without it, zeros.
 
-    A field that is missing in a `Record` counts as `None`.
+    A missing field of a `Record` counts as `None` if it comes straight to this block.
 
     >>> from jfold import Scalar, Zeros
     >>> Optional(Scalar()).eval(None).item()

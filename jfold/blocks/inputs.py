@@ -91,8 +91,8 @@ class InputTransform(Block):
 
     Args:
       fn: a function of a value; or a mapping with values as keys, which is copied.
-      default: the result for a value that is no key of the mapping; when left out, such
-        a value is an error.
+      default: the result for a hashable value that is no key of the mapping; when left
+        out, such a value is an error.
 
     >>> (InputTransform(len) >> Scalar()).eval('four').item()
     4.0
@@ -139,7 +139,7 @@ class OneHotFromList(Block):
 
     Args:
       items: n values, all different as keys of a dict: `1`, `True` and `1.0` are equal.
-      strict: whether a value not in `items` is an error; else it gives zeros.
+      strict: whether a hashable value not in `items` is an error; else it gives zeros.
 
     >>> OneHotFromList('abc', 'int32').eval('b')
     array([0, 1, 0], dtype=int32)

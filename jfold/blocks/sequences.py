@@ -191,9 +191,10 @@ class GetItem(Block):
     error: of `compile` for tuples and tensors, of `schedule` for others.
 
     Args:
-      key: the key or index of the item; for a Python value without items, the name of
-        an attribute.
-      default: the result for Python values that lack the key, else an error.
+      key: the key or index of the item; for a Python value that has no items, or none
+        by name, the name of an attribute.
+      default: the result for Python values that have items or attributes, but not this
+        one; without it they are an error.
 
     >>> from jfold import Map, Scalar
     >>> sizes = Map(GetItem('size', default=1) >> Scalar())

@@ -352,8 +352,9 @@ class Batches(Iterator[Batch]):
 
         Raises:
           TypeError: `state` is no dict.
-          ValueError: `state` is of batches of other arguments, or the source is an
-            iterator that was begun, or has changed. Then this iterator is as before.
+          ValueError: `state` is of another order or size of batches, the source is an
+            iterator that was begun, or has more or fewer examples. Then this iterator
+            is as before.
         """
         settings, cursor = self._settings, progress_of(self._settings, state)
         is_begun = self._has_read and isinstance(settings.source, Iterator)

@@ -106,6 +106,9 @@ def checked_params(
     Raises:
       TypeError: `check_params` does, or the name of an external array is unknown.
     """
+    if type(params) is not dict and isinstance(params, Mapping):
+        if jax.tree_util.all_leaves([params]):  # of a class that JAX does not know
+            params = {**params}
     by_layer = params if isinstance(params, Mapping) else {}
     changed = {
         layer.name: in_containers_of(layer.params, by_layer[layer.name])

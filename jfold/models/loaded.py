@@ -162,14 +162,23 @@ class LoadedModel(Displayed):
 
         Args:
           source, progress: as in `Model.predict`.
-          batch_size: examples in a batch; by default as many as the largest capacity
-            has rows.
+          batch_size: the least number of examples in a batch: it has as many as the
+            next larger capacity has rows, by default those of the largest.
 
         Raises:
           InputError, TypeError: see `Model.predict`.
           ValueError: no capacity holds some batch.
         """
-        size = self.capacities[-1].examples if batch_size is None else batch_size
+        known = sorted({capacity.examples for capacity in self.capacities})
+        size = known[-1]
+        if batch_size is not None:
+            least = check_at_least('batch_size', batch_size, 1)
+            if least > size:
+                raise ValueError(
+                    f'expected `batch_size` of at most {size}, with which the model '
+                    f'was saved, got {least}'
+                )
+            size = next(n for n in known if n >= least)
 
         def run_batch(schedule: Schedule) -> Any:
             return self.apply(self.params, schedule)

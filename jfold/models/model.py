@@ -176,7 +176,7 @@ class Model(Stays, Displayed):
         Raises:
           TypeError: `examples` is a tuple, dict or string, which may be one example;
             `sharding` is no sharding.
-          ValueError: there are more examples than `size`, or fewer by over a million;
+          ValueError: there are more examples than `size`, or fewer by more than 2**20;
             they were traced for another expression; `size` is no multiple of the
             number of shards; or `sharding` does not split the axis of examples alone.
           InputError: an example does not fit the expression.
@@ -268,7 +268,7 @@ class Model(Stays, Displayed):
 
         Returns:
           The compiled step, to be called with schedules in place of the capacity, which
-          is reserved; see `reserve`.
+          is reserved (see `reserve`), and without static arguments.
 
         Raises:
           TypeError: `step` is no function, or no argument is or holds a `Capacity`.

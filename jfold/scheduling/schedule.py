@@ -214,7 +214,8 @@ class Schedule(Displayed):
                 'have a part: give targets with the data, in a field of each example'
             )
         parts = [np.asarray(x.indices) for x in self.parts]
-        return lay_out_targets(of_one_shard(spec), parts, lists, type)
+        constants = [x.constants for x in self.parts]
+        return lay_out_targets(of_one_shard(spec), parts, constants, lists, type)
 
     def owners(self, result: int) -> jax.Array:
         """Return the index of the example of each row of a result [rows] int32.
@@ -263,7 +264,12 @@ class Schedule(Displayed):
 
         [depth, 2 + widths] int: first row, end row, number of tiles of each width;
         no rows if the capacity has none of the operation. Only without shards.
+
+        Raises ValueError if there is no such operation.
         """
+        count = len(self.spec.program.operations)
+        if operation not in range(count):
+            raise ValueError(f'expected one of {count} operations, got {operation!r}')
         places = layout(self.spec)
         widths, c = places.widths[operation], places.component[operation]
         if not self.spec.capacity.rows[operation]:

@@ -3,7 +3,8 @@
 
 The items of a sequence are the rows of a further entry of `Program.results`. If they
 are sequences too, their items are the rows of another entry, and so on. In arguments,
-`spec` is that of each shard's schedule, `parts` the index array [size] of each shard.
+`spec` is that of each shard's schedule, `parts` the index array [size] of each shard,
+`constants` its constants by type.
 """
 
 from __future__ import annotations
@@ -11,24 +12,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from jfold.base.arguments import expect
 from jfold.base.errors import BadItem, has_masked, short_repr
-from jfold.graph import Array
+from jfold.graph import Array, shared_counts
 from jfold.ragged import Ragged
 from jfold.scheduling.layout import layout
+from jfold.scheduling.read_modes import ReadMode, mode_at
 from jfold.scheduling.spec import Spec
 from jfold.tracing.convert import as_numpy, to_array
 from jfold.types import SequenceType, TensorType, TypeLike, convert_to_type, leaf_types
+
+Arrays: TypeAlias = Sequence[Any]  # by type, [rows, *shape]
 
 
 def lay_out_targets(
     spec: Spec,
     parts: Sequence[Array],
+    constants: Sequence[Arrays],
     lists: Iterable[Iterable[Any]],
     type_: TypeLike | None,
 ) -> Ragged:
@@ -45,7 +50,7 @@ def lay_out_targets(
         is_kept, wanted = item.dtype == narrow, f'that of a dtype such as {narrow.name}'
         expect('type', type_, is_kept, wanted, hint)
     targets = _lists_by_row(spec, parts, [*map(_as_list, lists)])
-    return _ragged(targets, _rows_of_levels(spec, parts, targets), item)
+    return _ragged(targets, _rows_of_levels(spec, parts, constants, targets), item)
 
 
 def _as_list(items: Any) -> list[Any]:
@@ -121,7 +126,10 @@ def _lists_by_row(
 
 
 def _rows_of_levels(
-    spec: Spec, parts: Sequence[Array], lists: list[Sequence[Any]]
+    spec: Spec,
+    parts: Sequence[Array],
+    constants: Sequence[Arrays],
+    lists: list[Sequence[Any]],
 ) -> list[int]:
     """Return the result's numbers of item rows, one per nesting level of `lists`.
 
@@ -130,7 +138,8 @@ def _rows_of_levels(
     are nested.
 
     Raises:
-      TypeError, ValueError: as of `_find_result`.
+      TypeError, ValueError: as of `_find_result`; ValueError if inner lists have other
+        lengths than the sequences.
     """
     results = spec.program.value_results
     types = [spec.program.results[r].type for r in results]
@@ -148,6 +157,13 @@ def _rows_of_levels(
         inner = np.array([*map(len, items)], int)
         lengths = np.bincount(example, inner, len(lists)).astype(int)
         _find_result(spec, parts, [results[levels[-1]]], lengths)
+        expected = _inner_lengths(spec, parts, constants, results[levels[-2]])
+        if (wrong := np.flatnonzero(inner != expected)).size:
+            k = int(wrong[0])
+            raise ValueError(
+                f'expected inner lists as long as the sequences in the result, one of '
+                f'{expected[k]} items in example {example[k]}, got one of {inner[k]}'
+            )
         items = [*itertools.chain.from_iterable(items)]
     return [layout(spec).results[results[k]] * len(parts) for k in levels]
 
@@ -183,3 +199,23 @@ def _lengths(spec: Spec, parts: Sequence[Array], result: int) -> Array:
     counts = [np.bincount(owners.of(x), minlength=rows + 1)[:rows] for x in parts]
     lengths: Array = np.concatenate(counts)
     return lengths
+
+
+def _inner_lengths(
+    spec: Spec, parts: Sequence[Array], constants: Sequence[Arrays], result: int
+) -> Array:
+    """Return, per item in `result`, the length [items] of the first sequence in it."""
+    program, sections = spec.program, layout(spec).sections
+    leaves = leaf_types(program.results[result].type)
+    column = [isinstance(x, SequenceType) for x in leaves].index(True)
+    t, place = program.results[result].tensors[column], len(program.operations) + result
+    lengths = []
+    for indices, of_types in zip(parts, constants, strict=True):
+        # Lengths are constants of the examples, which come behind those of the program.
+        rows = sections.reads[place, column].of(indices)
+        if mode_at(spec, (place, column)) is not ReadMode.INDEXED:
+            rows = np.arange(shared_counts(program)[t], len(of_types[t]))
+        owners = sections.owners[result].of(indices)
+        real = rows[: len(owners)][owners < spec.capacity.examples]
+        lengths.append(np.asarray(of_types[t])[real])
+    return np.concatenate(lengths)

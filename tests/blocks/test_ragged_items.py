@@ -332,6 +332,36 @@ def test_targets_of_sequences_of_sequences() -> None:
     same(deep.schedule(data).ragged(data).to_list(), data)
 
 
+def test_targets_of_other_inner_lengths_are_refused() -> None:
+    """Though there are as many in all: they would go with other items."""
+    schedule = jf.compile(jf.Map(numbers)).schedule([[[7]], [[1, 2], []]])
+    with refuses(
+        'expected inner lists as long as the sequences in the result, one of 2 items '
+        'in example 1, got one of 1',
+        ValueError,
+    ):
+        schedule.ragged([[[1]], [[1], [2]]])
+    deep = jf.Record((number, jf.Map(jf.Map(numbers)))) >> jf.GetItem(1)
+    schedule = jf.compile(deep).schedule([(0, [[[1, 2], []], []]), (0, [[[3]]])])
+    with refuses(
+        'expected inner lists as long as the sequences in the result, one of 2 items '
+        'in example 0, got one of 0',
+        ValueError,
+    ):
+        schedule.ragged([[[[], [1, 2]], []], [[[3]]]])
+
+
+def test_functions_of_numpy_that_are_no_ufuncs_are_refused() -> None:
+    """They would take examples of one length for an array."""
+    found = jf.Ragged(np.arange(4.0), np.array([2, 2]))
+    for call in (np.sum, np.round, np.cumsum, lambda x: np.where(x > 1, x, 0)):
+        with pytest.raises(
+            TypeError, match=r'expected operators and ufuncs, .*got np.'
+        ):
+            call(found)
+    assert np.maximum(found, 2).to_list() == [[2, 2], [2, 3]]
+
+
 def test_targets_of_one_of_several_sequences() -> None:
     """That which has such lengths, wherever it is in the value."""
     block = jf.Record((numbers, jf.Record((number, numbers)), jf.Void()))

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import ChainMap, OrderedDict
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -129,6 +130,9 @@ def test_layers_that_are_others() -> None:
     'change',
     [
         FrozenDict,
+        MappingProxyType,
+        ChainMap,
+        lambda p: {'dense': MappingProxyType(p['dense'])},
         lambda p: {'dense': FrozenDict(p['dense'])},
         lambda p: {'dense': OrderedDict(reversed(p['dense'].items()))},
         lambda p: jax.tree.map(np.asarray, p),

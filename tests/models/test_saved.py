@@ -12,6 +12,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -112,6 +113,18 @@ def test_the_smallest_capacity_that_holds_a_batch(tmp_path: Path) -> None:
         loaded.schedule([[1], [2]], size=1)
 
 
+def test_predictions_take_the_next_larger_size(tmp_path: Path) -> None:
+    made = sums()
+    jf.save(tmp_path / 'm', made, {}, [*rooms(made, 4, 1), *rooms(made, 6, 4)])
+    loaded, lists = jf.load(tmp_path / 'm'), [[n] for n in range(6)]
+    for size in (1, 2, 4, None):
+        found = loaded.predict(lists, batch_size=size, progress=False)
+        assert found.tolist() == [0, 1, 2, 3, 4, 5]
+    text = 'expected `batch_size` of at most 4, with which the model was saved, got 5'
+    with refuses(text, ValueError):
+        loaded.predict(lists, batch_size=5)
+
+
 def test_a_batch_that_outgrew_all(tmp_path: Path) -> None:
     made = sums()
     jf.save(tmp_path / 'm', made, {}, rooms(made, 4, 2))
@@ -202,7 +215,9 @@ def test_parameters_in_other_containers(tmp_path: Path) -> None:
     loaded = check(jf.Scalar() >> line, [3], tmp_path)
     schedule = loaded.schedule([3])
     ordered = OrderedDict(scale=jnp.float32(3), add=jnp.float32(1))
-    assert loaded.apply({'line': ordered}, schedule).tolist() == [10]
+    for mapping in ordered, MappingProxyType(ordered):
+        params = MappingProxyType({'line': mapping})
+        assert loaded.apply(params, schedule).tolist() == [10]
     block, examples = BLOCKS['nnx with dropout']()
     loaded = check(block, examples, tmp_path)
     given = jf.compile(block).init(jax.random.key(0))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -189,8 +189,8 @@ def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
 
     Args:
       values: the known values: hashable, all different.
-      unknown: whether any other value gets the index behind the last; otherwise it is
-        an error of the example.
+      unknown: whether any other hashable value gets the index behind the last;
+        otherwise it is an error of the example.
 
     >>> import jfold as jf
     >>> colour = Categorical(['red', 'green'], unknown=True)
@@ -199,6 +199,9 @@ def Categorical(values: Iterable[Any], *, unknown: bool = False) -> Block:
     """
     expect('values', values, isinstance(values, Iterable), 'a list of known values')
     known = list(values)
+    for value in known:
+        is_hashable = isinstance(value, Hashable)
+        expect('values', value, is_hashable, 'hashable values', 'make tuples of lists')
     index = {value: k for k, value in enumerate(known)}
     if not index:
         raise ValueError('Categorical: expected at least one value, got none')

@@ -98,7 +98,7 @@ class _Encoder:
 
     def _of_annotation(self, type_: object, path: str) -> Block:
         origin, arguments = typing.get_origin(type_), typing.get_args(type_)
-        if dataclasses.is_dataclass(type_):
+        if dataclasses.is_dataclass(type_) and isinstance(type_, type):
             return self._declared(type_, lambda: self._of_dataclass(type_, path))
         if origin is typing.Literal:
             return self._of_index(_numbered(arguments), path)

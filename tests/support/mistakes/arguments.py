@@ -203,6 +203,10 @@ TypeError: expected `concat_dim` as int, got [1] (list)
 TypeError: expected `edges` as bool, got 'x'
 >>> jf.layers.Bidirectional(4, 3)
 TypeError: expected `make` as a function of a size, such as LSTM, got 3
+>>> jf.layers.Categorical([[1]])
+TypeError: expected `values` as hashable values, got [1] (list): make tuples of lists
+>>> jf.compose(lambda *, x: number(x))
+TypeError: <function …: expected wires by position, got `*`; write `x` before the `*`
 >>> jf.layers.Categorical(3)
 TypeError: expected `values` as a list of known values, got 3
 >>> jf.nnx.Fold(number, rngs=3)
