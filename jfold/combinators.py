@@ -22,6 +22,7 @@ from jfold.base.memo import Memoized
 from jfold.base.operands import Item, Operand, get_recorder, open_scope, pack_sources
 from jfold.base.printing import Printed, callable_name, full_text, in_braces, in_call
 from jfold.base.tracebacks import api_boundary
+from jfold.base.trampoline import tall_stack
 from jfold.types import TensorType, Type
 
 
@@ -216,7 +217,8 @@ def convert_to_block(value: Convertible) -> Block:
             f'`{name}({arguments})`'
         )
     if isinstance(value, Mapping | list | tuple):
-        return Record(value)
+        with tall_stack():  # for short-hands inside
+            return Record(value)
     if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):

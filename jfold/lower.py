@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import fields
 
 from jfold import blocks as b
+from jfold.base.trampoline import tall_stack
 
 # Importing a family registers the rules of its blocks.
 from jfold.language import (
@@ -23,7 +24,7 @@ from jfold.language.endless_recursion import endless_recursion
 from jfold.language.expression import Expression
 from jfold.language.facts import OperationChoice
 from jfold.language.fusion import choose_operations
-from jfold.language.generate import generate_source, tall_stack
+from jfold.language.generate import generate_source
 from jfold.language.inference import infer
 from jfold.language.partial import input_type, result_type
 from jfold.language.paths import fail

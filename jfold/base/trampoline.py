@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recursion without Python's stack, for values that may be nested without limit.
+"""Recursion without Python's stack, or with more of it, for values that are nested.
 
 A recursive function is written as a generator. Where it would call itself, it yields
 the generator of that call; `run` sends back its result, or throws in its error. Any
@@ -8,13 +8,18 @@ other value that it yields is sent back unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Generator, Iterable
+import sys
+import threading
+from collections.abc import Generator, Iterable, Iterator
 from types import GeneratorType
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar('T')
 Steps: TypeAlias = Generator[Any, Any, T]
+_LIMIT = threading.RLock()  # all threads share the recursion limit
+TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 MOST_CALLS = 250_000  # nested in functions of users, which might never end
 
 
@@ -65,3 +70,21 @@ def in_turn(calls: Iterable[Steps[T]]) -> Steps[list[T]]:
     for call in calls:
         results.append((yield call))
     return results
+
+
+@contextlib.contextmanager
+def tall_stack() -> Iterator[None]:
+    """Increase Python's recursion limit inside a `with`; reaching it is a TypeError."""
+    with _LIMIT:
+        before = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(before, TALL))
+        try:
+            yield
+        except RecursionError:
+            raise TypeError(
+                'expected an expression that is nested less deep, got more blocks '
+                'inside each other than Python has room for; make parts of it '
+                'declarations, of which some hundred may lead from one to the next'
+            ) from None
+        finally:
+            sys.setrecursionlimit(before)

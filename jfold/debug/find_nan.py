@@ -40,8 +40,8 @@ from jfold.device.linear import (
 from jfold.device.random_keys import without_draws
 from jfold.device.results import returned
 from jfold.graph import Array
+from jfold.language.data_paths import common_prefix
 from jfold.language.parameter_checks import checked_params
-from jfold.language.walk import common_prefix
 from jfold.lower import lower
 from jfold.models.model import Model
 from jfold.program.operations import Layer, Program

@@ -20,20 +20,12 @@ import numpy as np
 from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import line_text
 from jfold.device.linear import MaybeZeros, maybe_zero
+from jfold.language.data_paths import End, Path, common_prefix
 from jfold.language.eager_twin import Arrays
 from jfold.language.rules_reduce import GROUPS
 from jfold.language.source_rounds import items_of
 from jfold.language.typed import TypedUse
-from jfold.language.walk import (
-    End,
-    Located,
-    Misfit,
-    Path,
-    Walk,
-    common_prefix,
-    in_tuples,
-    tensor_leaves,
-)
+from jfold.language.walk import Located, Misfit, Walk, in_tuples, tensor_leaves
 from jfold.program.operations import Operation, Program
 from jfold.program.result_tables import LENGTH
 from jfold.scheduling.layout import has_gradient

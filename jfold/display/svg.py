@@ -76,8 +76,11 @@ def ranked(boxes: Sequence[Box], bands: Sequence[str], name: str) -> Markup:
         y = bottom - RANK * rank + HEIGHT / 2
         form = f'M{begin - 6:.1f} {y}H{end + 8:.1f}'
         parts += [element('path', d=form, class_='jf-band'), left(4, y + 4, band)]
+    right = 20 + max(
+        (x + box.half for x, box in zip(xs, boxes, strict=True)), default=0
+    )
     for k, box in enumerate(boxes):
-        parts += [_edge(boxes, xs, ys, i, k) for i in box.reads]
+        parts += [_edge(boxes, xs, ys, right, i, k) for i in box.reads]
     for box, x, y in zip(boxes, xs, ys, strict=True):
         kind, tip = 'jf-loop' if box.loops else 'jf-box', f'{box.label} {box.note}'
         parts.append(rect(x - box.half, y, 2 * box.half, HEIGHT, kind, tip))
@@ -87,9 +90,14 @@ def ranked(boxes: Sequence[Box], bands: Sequence[str], name: str) -> Markup:
 
 
 def _edge(
-    boxes: Sequence[Box], xs: Sequence[float], ys: Sequence[float], i: int, k: int
+    boxes: Sequence[Box],
+    xs: Sequence[float],
+    ys: Sequence[float],
+    right: float,
+    i: int,
+    k: int,
 ) -> Markup:
-    """Return the curve from box `i` to box `k`, which reads it.
+    """Return the curve from box `i` to box `k`, which reads it, left of `right`.
 
     It goes up; in a recurrence back down. `xs` are middles of boxes, `ys` their tops.
     """
@@ -99,8 +107,9 @@ def _edge(
     elif boxes[i].rank < boxes[k].rank:
         middle, bend, kind = max((b + y) / 2, b - RANK), 0, 'jf-edge'
         ranks = range(boxes[i].rank + 1, boxes[k].rank)
-        between = [n for n, box in enumerate(boxes) if box.rank in ranks]
-        end = 20 + max(at + box.half for at, box in zip(xs, boxes, strict=True))
+        between = (
+            [n for n, box in enumerate(boxes) if box.rank in ranks] if ranks else []
+        )
         for bend in BENDS if between else (0,):
             p, q = np.transpose(
                 [(a, b), (a + bend, middle), (x + bend, middle), (x, y)]
@@ -111,7 +120,7 @@ def _edge(
                 & (abs(q - ys[n] - HEIGHT / 2) < HEIGHT / 2)
                 for n in between
             ]
-            if 4 < p.min() and p.max() < end and not np.any(hits):
+            if 4 < p.min() and p.max() < right and not np.any(hits):
                 break  # it passes by the boxes between
         ends = f'{a + bend:.1f} {middle} {x + bend:.1f} {middle} {x:.1f} {y}'
         form = f'M{a:.1f} {b}C{ends}'

@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 from jfold.base.errors import elide
 from jfold.base.printing import callable_name
+from jfold.language.data_paths import Path
 from jfold.language.typed import TypedUse
-from jfold.language.walk import Located, Misfit, Path, Walk
+from jfold.language.walk import Located, Misfit, Walk
 
 
 def refuse_cycle(node: TypedUse, x: object, before: Path, state: Walk) -> NoReturn:

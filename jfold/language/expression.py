@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jfold.base.errors import BadItem, InputError
+from jfold.base.trampoline import tall_stack
+from jfold.language.data_paths import Path
 from jfold.language.facts import OperationChoice
-from jfold.language.generate import generate_source, tall_stack
+from jfold.language.generate import generate_source
 from jfold.language.tables import Tables
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.language.walk import Located, Misfit, Path, Walk, in_tuples, misfit, path_of
+from jfold.language.walk import Located, Misfit, Walk, in_tuples, misfit, path_of
 from jfold.tracing.convert import to_bounded
 from jfold.tracing.deep import uncollected
 from jfold.tracing.record import Source

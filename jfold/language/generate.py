@@ -9,11 +9,8 @@ Once a round finds the facts that it started from, its text is the source.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-import sys
-import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,8 +30,6 @@ from jfold.tracing.tape_reader import ROW, Column, Place, Recording
 
 MOST_ROUNDS = 64
 NO_FACTS = Facts()
-_LIMIT = threading.RLock()  # all threads share the recursion limit
-TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 
 
 class Generator(Round):
@@ -320,24 +315,6 @@ class Generator(Round):
             prunes=self.runs_lazy,
         )
         return Source(text, self.names.values, recording, self.where)
-
-
-@contextlib.contextmanager
-def tall_stack() -> Iterator[None]:
-    """Increase Python's recursion limit inside a `with`; reaching it is a TypeError."""
-    with _LIMIT:
-        before = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(before, TALL))
-        try:
-            yield
-        except RecursionError:
-            raise TypeError(
-                'expected an expression that is nested less deep, got more blocks '
-                'inside each other than Python has room for; make parts of it '
-                'declarations, of which some hundred may lead from one to the next'
-            ) from None
-        finally:
-            sys.setrecursionlimit(before)
 
 
 def generate_source(

@@ -32,6 +32,7 @@ from jfold.base.arguments import check_examples, expect
 from jfold.base.operands import noting_flax_modules
 from jfold.base.printing import callable_name
 from jfold.base.tracebacks import without_middle
+from jfold.base.trampoline import tall_stack
 from jfold.blocks.control import CallKind
 from jfold.blocks.lazy import OPERATORS, CallPlace, InOrder, Lazy, Struct
 from jfold.language.analysis import users
@@ -208,6 +209,7 @@ class Recorded:
                 if self.registry.version != version:
                     self.history.append((lazy, data))
 
+    @tall_stack()
     def expression(self) -> b.Block:
         """Return the expression with blocks in place of its lazy functions.
 

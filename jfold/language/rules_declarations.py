@@ -18,11 +18,12 @@ from jfold.language.data_cycles import (
     refuse_shared_cycle,
     steps_to,
 )
+from jfold.language.data_paths import EXAMPLE
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path
 from jfold.language.typed import TypedUse
-from jfold.language.walk import EXAMPLE, Located, Walk, misfit, path_of, walk
+from jfold.language.walk import Located, Walk, misfit, path_of, walk
 from jfold.language.writing import as_object, recorded_kinds, write_recorded
 from jfold.tracing import deep
 from jfold.types import ObjectType, TensorType, TupleType, Type, VoidType, leaf_types

@@ -13,13 +13,14 @@ import numpy as np
 from jfold import blocks as b
 from jfold.base.printing import callable_name
 from jfold.language import symbols as s
+from jfold.language.data_paths import End
 from jfold.language.function_layers import LazyCalls
 from jfold.language.inference import Inference, check_dtype, check_zeros, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail
 from jfold.language.typed import TypedUse
 from jfold.language.unification import Mismatch
-from jfold.language.walk import End, Located, Misfit, Walk, walk, zero_of
+from jfold.language.walk import Located, Misfit, Walk, walk, zero_of
 from jfold.language.writing import (
     argument_text,
     as_object,

@@ -13,13 +13,14 @@ from jfold.base.functions import take_item, why_no_item
 from jfold.base.trampoline import Steps
 from jfold.blocks.lazy import Struct
 from jfold.language import symbols as s
+from jfold.language.data_paths import EXAMPLE
 from jfold.language.field_names import argument_order, record_type
 from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path
 from jfold.language.rules_functions import apply_layer, write_layer
 from jfold.language.typed import TypedExpression, TypedUse
-from jfold.language.walk import EXAMPLE, Located, Walk, misfit, path_of, walk
+from jfold.language.walk import Located, Walk, misfit, path_of, walk
 from jfold.language.writing import as_object, cut, item_at, literal, number
 from jfold.tracing.strict_reading import PICK, count_of, length_of
 from jfold.types import (

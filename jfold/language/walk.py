@@ -15,7 +15,7 @@ import functools
 import inspect
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -26,8 +26,8 @@ from jfold.base.arguments import is_int
 from jfold.base.errors import InputError, describe_error, hint_for, short_repr
 from jfold.base.tracebacks import line_text
 from jfold.base.trampoline import Steps
-from jfold.blocks.lazy import CallPlace, PlacedNode
-from jfold.language.function_layers import LazyCalls
+from jfold.blocks.lazy import PlacedNode
+from jfold.language.data_paths import EXAMPLE, End, Path, common_prefix
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.tracing.strict_reading import (
     ABSENT,
@@ -44,56 +44,6 @@ Memo: TypeAlias = dict[TypedUse, tuple[Any, Any]]
 Call: TypeAlias = tuple[TypedUse, Any, Memo]  # a use of a block, its input, the memo
 
 UNHASHABLE = 'look up what can be hashed, such as a tuple in place of a list'
-
-
-# Not frozen, nor is `Located`: a frozen object takes three times as long to make.
-@dataclass(eq=False, slots=True)
-class Path:
-    """The path of an object in an example, as a linked list of steps.
-
-    Data may be 100,000 deep, so a step takes constant time; `str` reads all steps.
-    """
-
-    before: Path | None = None  # of the enclosing object; `None` for the example itself
-    text: str = ''  # the last step, such as `[0]` or `.left`
-    length: int = 0
-
-    def step(self, text: str) -> Path:
-        """Return a new path: this one with the step `text` at its end."""
-        return Path(self, text, self.length + 1)
-
-    def __str__(self) -> str:
-        texts, path = [], self
-        while path.before is not None:
-            texts.append(path.text)
-            path = path.before
-        return ''.join(reversed(texts))
-
-
-@dataclass(eq=False, slots=True)
-class End(Path):
-    """A path that steps do not extend, into recorded calls or a packed tuple.
-
-    Attributes:
-      calls: the lazy function; `None` for a tuple or list that a block has packed.
-      example: the data that the lazy function runs on.
-      place: the place of a call; `None` if no line is known.
-    """
-
-    calls: LazyCalls | None = None
-    example: object = None
-    place: CallPlace | None = None
-
-    def step(self, text: str) -> Path:
-        """Return this path, without `text`."""
-        return self
-
-    def at(self, place: CallPlace | None) -> End:
-        """Return this path, to the call at `place`."""
-        return End(self.before, '', self.length, self.calls, self.example, place)
-
-
-EXAMPLE = Path()
 
 
 class Misfit(Exception):
@@ -127,6 +77,7 @@ class Misfit(Exception):
         return error
 
 
+# Not frozen, as paths are not: a frozen object takes three times as long to make.
 @dataclass(eq=False, slots=True)
 class Located:
     """A Python object with its path in the example.
@@ -417,40 +368,6 @@ def path_of(x: object) -> Path | None:
     if isinstance(x, tuple | list):
         return common_prefix([p for p in map(path_of, x) if p is not None])
     return getattr(x, 'path', None)
-
-
-def common_prefix(paths: Iterable[Path]) -> Path | None:
-    """Return the longest common prefix of paths; `None` if there are none."""
-    others = iter(paths)
-    return functools.reduce(_common, others, next(others, None))
-
-
-def _common(one: Path | None, other: Path) -> Path | None:
-    """Return the longest common prefix of the paths `one` and `other`."""
-    # Both ends move towards the root until they are one object, which is usually near.
-    # `prefix` is the answer unless a step that is still to be compared differs.
-    prefix = one
-    while one is not other:
-        assert one is not None
-        if one.length < other.length:
-            assert other.before is not None
-            other = other.before
-        elif one.length > other.length:
-            prefix = one = one.before
-        else:
-            # Two paths of one length: distinct objects may be equal steps.
-            prefix = prefix if _same_step(one, other) else one.before
-            assert other.before is not None
-            one, other = one.before, other.before
-    return prefix
-
-
-def _same_step(one: Path, other: Path) -> bool:
-    """Return whether the last steps of two paths are equal."""
-    if isinstance(one, End) and isinstance(other, End):
-        is_one = one.calls is other.calls and one.example is other.example
-        return is_one and one.place == other.place
-    return one.text == other.text
 
 
 def _step(value: object, key: object) -> str:

@@ -99,14 +99,12 @@ def _levels(schedule: Schedule) -> list[str]:
             done = schedule.tiles(o)[:, 1]  # rows of this level and those before
             counts[before : before + depth, o] = np.diff(done, prepend=0)
         before += depth
-    rows = [
-        (f'{level}', *(f'{n or "."}' for n in of_level))
-        for level, of_level in enumerate(counts.tolist(), 1)
-    ]
-    if len(rows) > SHOWN_LEVELS:
-        half = SHOWN_LEVELS // 2
-        dots = tuple('...' for _ in range(len(names) + 1))
-        rows = [*rows[:half], dots, *rows[-half:]]
+    levels = range(len(counts))
+    half = SHOWN_LEVELS // 2 if len(counts) > SHOWN_LEVELS else len(counts)
+    shown = [*levels[:half], *levels[half:][-half:]]
+    rows = [(f'{k + 1}', *(f'{n or "."}' for n in counts[k].tolist())) for k in shown]
+    if len(shown) < len(counts):
+        rows.insert(half, tuple('...' for _ in range(len(names) + 1)))
     return _table(('level', *names), rows)
 
 

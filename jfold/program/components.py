@@ -182,6 +182,7 @@ def makers_at(operations: Operations, place: Place) -> ProducerSet:
     return (sources(operations).inputs + sources(operations).results)[table][column]
 
 
+@memoized
 def first_results(operations: Operations) -> list[int]:
     """Return the number of each operation's first output, then the total count."""
     counts = (len(operation.outputs) for operation in operations.operations)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 from typing import Any, cast
 
@@ -11,12 +12,14 @@ import jax.numpy as jnp
 import pytest
 from binary_trees import chain, tree_block
 from graphs import same
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jfold as jf
 from jfold.graph import concatenate
+from jfold.language.data_paths import EXAMPLE, Path, common_prefix
 from jfold.language.expression import Expression
 from jfold.language.source_rounds import Round
-from jfold.language.walk import EXAMPLE, Path, common_prefix
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
@@ -170,6 +173,35 @@ def test_paths_are_read_no_further_than_where_they_part() -> None:
     assert common_prefix([right, twin.step('[3]')]).length == twin.length  # type: ignore[union-attr]
     assert str(common_prefix([EXAMPLE.step('[1]'), EXAMPLE.step('[2]')])) == ''
     assert common_prefix([]) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.sampled_from('ab')), max_size=60))
+def test_common_prefixes_are_those_of_the_texts(steps: list[tuple[int, str]]) -> None:
+    """Of paths that share objects, and of others that say the same."""
+    paths = [EXAMPLE]
+    for number, text in steps:
+        paths.append(paths[-1 - number % len(paths)].step(text))
+    for one in paths:
+        assert str(one.ancestor(len(str(one)) // 2)) == str(one)[: len(str(one)) // 2]
+        for other in paths[-8:]:
+            found = common_prefix([one, other])
+            pairs = zip(str(one), str(other), strict=False)
+            alike = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+            assert str(found) == ''.join(text for text, _ in alike)
+
+
+def test_the_common_prefix_of_deep_paths_takes_few_steps() -> None:
+    """Though one is as deep again as the other: the steps are counted."""
+    deepest = EXAMPLE
+    for _ in range(4096):
+        deepest = deepest.step('[0]')
+    path, steps = deepest, 0
+    while path.length > 1365:
+        jump = path.jump
+        path = jump if jump is not None and jump.length >= 1365 else path.before  # type: ignore[assignment]
+        steps += 1
+    assert path is deepest.ancestor(1365)
+    assert steps < 40
 
 
 def test_collection_of_garbage_goes_on_after_an_error() -> None:

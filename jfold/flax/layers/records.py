@@ -19,6 +19,7 @@ from typing import Any
 from jfold.base.arguments import check_at_least
 from jfold.base.errors import MASKED, has_masked
 from jfold.base.tracebacks import api_boundary
+from jfold.base.trampoline import tall_stack
 from jfold.blocks.control import Concat, ForwardDeclaration, Optional
 from jfold.blocks.inputs import InputTransform, Scalar, Vector
 from jfold.blocks.reductions import Sum
@@ -71,8 +72,9 @@ def RecordEncoder(
     """
     features = check_at_least('features', features, 1)
     buckets = check_at_least('buckets', buckets, 1)
-    root = {'$ref': ROOT} if _names_itself(description) else description
-    return _Encoder(features, buckets, description, {}).block(root, '')
+    with tall_stack():
+        root = {'$ref': ROOT} if _names_itself(description) else description
+        return _Encoder(features, buckets, description, {}).block(root, '')
 
 
 @dataclasses.dataclass(frozen=True)
