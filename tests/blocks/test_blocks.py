@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -221,6 +222,22 @@ def test_one_of_more_cases_than_python_compiles_in_a_row(default: Any) -> None:
             model.schedule([[3, count]])
     with pytest.raises(jf.InputError, match=r'example 0, at \[0\]: '):
         model.schedule([[[1]]])
+
+
+def test_short_hands_nested_deep() -> None:
+    """As deep as records, and beyond what Python has room for an error."""
+    short: Any = number
+    for _ in range(300):
+        short = (short,) if isinstance(short, dict) else {0: short}
+    example: Any = 5.0
+    for _ in range(300):
+        example = (example,)
+    values = jax.tree.leaves(jf.compile(short).predict({}, [example]))
+    assert [x.tolist() for x in values] == [[5]]
+    for _ in range(5000):
+        short = (short,)
+    with pytest.raises(TypeError, match='expected an expression that is nested less'):
+        jf.compile(short)
 
 
 def test_all_of() -> None:

@@ -414,6 +414,24 @@ def test_generators_that_never_end_are_told() -> None:
         model.schedule([[1.0], cycle])
 
 
+def test_a_chain_of_many_kinds_of_calls() -> None:
+    """Each of another block, which reads what the one before gives."""
+
+    @jf.lazy
+    def quotient(x: tuple[float, int]) -> Any:
+        value = jf.float32(x[0])
+        for number in range(x[1]):
+            value = value / (number + 2)
+        return value
+
+    model = jf.compile(quotient, like=[(1.0, 3)])
+    found = model.apply({}, model.schedule([(6.0, 2), (1.0, 400)]))
+    np.testing.assert_allclose(found, [1, 0])
+    assert quotient.eval((6.0, 2)).item() == 1
+    with pytest.raises(TypeError, match='expected an expression that is nested less'):
+        jf.compile(quotient, like=[(1.0, 4000)])
+
+
 # ---- lists that are empty in some examples -------------------------------------------
 
 
