@@ -35,15 +35,28 @@ Sizes = tuple[int, int, int]  # width, examples of a batch, leaves or nodes of e
 
 def layers(width: int) -> tuple[jf.Function, jf.Function]:
     """An embedding, and a cell of two vectors."""
-    embed = jf.Function(nn.Embed(WORDS, width), name='embed')
+    return jf.Function(nn.Embed(WORDS, width), name='embed'), cell_of(width, join)
 
-    def join(p: Any, a: Any, b: Any) -> Any:
-        return jnp.tanh(p[0] @ a + p[1] @ b)
+
+def join(p: Any, a: Any, b: Any) -> Any:
+    """A vector of two."""
+    return jnp.tanh(p[0] @ a + p[1] @ b)
+
+
+def step(p: Any, state: Any, x: Any) -> Any:
+    """The next two states, as an LSTM has them."""
+    memory, hidden = state
+    memory = memory + join(p, hidden, x)
+    return memory, jnp.tanh(memory)
+
+
+def cell_of(width: int, fn: Callable[..., Any]) -> jf.Function:
+    """A function with two matrices."""
 
     def init(key: Any) -> Any:
         return nn.initializers.normal(0.1)(key, (2, width, width))
 
-    return embed, jf.Function(join, init, name='cell')
+    return jf.Function(fn, init, name='cell')
 
 
 def trees(sizes: Sizes) -> tuple[jf.Block, jf.Lazy, list[Examples]]:
@@ -116,10 +129,35 @@ def lists(sizes: Sizes) -> tuple[jf.Block, jf.Lazy, list[Examples]]:
             state = cell(state, embed(jf.int32(x)))
         return state
 
+    return block, encode, texts(count, words)
+
+
+def states(sizes: Sizes) -> tuple[jf.Block, jf.Lazy, list[Examples]]:
+    """Lists of words, with a pair of states after another."""
+    width, count, words = sizes
+    embed, cell = layers(width)[0], cell_of(width, step)
+    start = jf.AllOf(jf.Zeros([width]), jf.Zeros([width]))
+    read = jf.Map(jf.Scalar('int32') >> embed)
+    block = read >> jf.Fold(cell, start) >> jf.GetItem(1)
+    zeros = np.zeros(width, 'float32')
+
+    @jf.lazy
+    def encode(xs: Any) -> Any:
+        state = jf.tensor(zeros), jf.tensor(zeros)
+        for x in xs:
+            state = cell(state, embed(jf.int32(x)))
+        return state[1]
+
+    return block, encode, texts(count, words)
+
+
+def texts(count: int, words: int) -> list[Examples]:
+    """Batches of lists of 1 to `words` words."""
+
     def draw(rng: np.random.Generator) -> Any:
         return rng.integers(WORDS, size=rng.integers(1, words + 1)).tolist()
 
-    return block, encode, batches(count, draw)
+    return batches(count, draw)
 
 
 def batches(count: int, draw: Callable[[np.random.Generator], Any]) -> list[Examples]:
@@ -186,6 +224,7 @@ CASES: dict[str, tuple[Any, Sizes]] = {
     'trees': (trees, (128, 64, 64)),
     'graphs': (graphs, (128, 64, 40)),
     'lists': (lists, (128, 64, 60)),
+    'states': (states, (128, 64, 60)),
 }
 QUICK = 4, 2, 3
 

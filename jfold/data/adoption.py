@@ -239,7 +239,7 @@ def adopt_schedule(
 
 
 def _check_arrays(schedule: Schedule) -> None:
-    """Raise ValueError if an array of a schedule has not the form that its spec tells.
+    """Raise ValueError if an array of a schedule differs in form from its spec.
 
     Arrays with more axes, of stacked schedules, are refused by another error.
     """

@@ -149,7 +149,7 @@ class Search:
     Attributes:
       values: all values, and the steps that made them.
       totals: by layer, the gradients of its float parameters so far, each [*shape].
-      fault: the first fault of a gradient, if any yet.
+      fault: the first step with a fault of a gradient, and what was expected, if any.
     """
 
     def __init__(self, program: Program, params: Any, examples: list[Any]) -> None:
@@ -163,7 +163,7 @@ class Search:
             self.values.add(example)
         self.values.mark_read()
         self.totals: dict[str, list[Array]] = {}
-        self.fault: NonFinite | None = None
+        self.fault: tuple[Application, str] | None = None
 
     def first(self, loss: Callable[[Any], Any]) -> NonFinite | None:
         """Return the first fault in values, else in gradients of `loss`, or `None`."""
@@ -176,15 +176,15 @@ class Search:
                 if bad is not None:
                     return self._report(step, f'finite numbers, got {bad} in the data')
             elif badness(outputs) > badness(step.arrays):
-                return self._at_node(step, f'finite values of {{}}, got {bad}')
+                what = f'finite values of {step.operation!r}, got {bad}'
+                return self._at_node(step, what)
             elif step.outside and outside is None:
                 # Reported only if no value is at fault: where an index gives NaN, this
                 # NaN is the fault, with the index as its cause.
                 outside = step
         if outside is not None:
-            return self._at_node(
-                outside, 'an index within its array in {}, got another'
-            )
+            what = f'an index within its array in {outside.operation!r}, got another'
+            return self._at_node(outside, what)
         return self._in_gradients(loss)
 
     def batch(self) -> tuple[Schedule, Results]:
@@ -236,8 +236,10 @@ class Search:
         layers = {x.layer.name: x.layer for x in self.program.operations}
         for name, total in self.totals.items():
             if (of_layer := _bad_gradient(layers[name], total)) is not None:
+                if self.fault is not None:
+                    return of_loss or self._at_node(*self.fault)
                 message = f'expected {of_layer} in sum, though of no node alone'
-                return of_loss or self.fault or NonFinite(message, layer=name)
+                return of_loss or NonFinite(message, layer=name)
         return None
 
     def _backward(self, step: Application, live: tuple[int, ...]) -> None:
@@ -256,10 +258,11 @@ class Search:
         # too, and says more of where it comes from.
         for a, (value, grad) in enumerate(zip(step.inputs, of_inputs, strict=True)):
             if grad is not None and _add(value, grad) and what is None:
-                what = f'a finite gradient of input {a} of {{}}, got {bad_kind(grad)}'
+                what = f'a finite gradient of input {a} of {step.operation!r}, got '
+                what += str(bad_kind(grad))
         what = what or _bad_gradient(step.operation.layer, of_params)
         if what is not None and not any(x.is_blamed for x in outputs):
-            self.fault = self._at_node(step, what)  # so the first step's is left
+            self.fault = step, what  # so the first step's is left
         name = step.operation.layer.name
         with np.errstate(all='ignore'):  # too large a sum is found in the end
             total = self.totals.get(name, [np.zeros_like(x) for x in of_params])
@@ -268,9 +271,8 @@ class Search:
     # ---- reports
 
     def _at_node(self, step: Application, what: str) -> NonFinite:
-        """Return a report that `what`, with '{}' for the operation, was expected."""
+        """Return a report that `what` was expected of a step's inputs."""
         shown = ', '.join(map(_shown, step.arrays)) or 'no inputs'
-        what = what.replace('{}', repr(step.operation))
         cause = f': {step.outside}' if step.outside else ''
         report = self._report(step, f'{what} of {shown}{cause}')
         layer = step.operation.layer.name

@@ -202,6 +202,8 @@ class Values(Arrays):
 
     def line_of(self, step: Step, example: object) -> str:
         """Return text on the line of the lazy function that made a step; else ''."""
+        if not self.program.source.recording.prunes:  # without lazy functions
+            return ''
         try:
             _Until(self, step.number).add(example)
         except Misfit as error:
@@ -258,7 +260,7 @@ class Values(Arrays):
         return in_tuples(item, iter(self._apply(combine, o, inputs, len(items))))
 
     def observe(self, node: TypedUse, name: str, x: Any) -> None:
-        """Append `x`, or the first of `x` and its label, to the rows of a metric."""
+        """Append `x`, without its label if it has one, to the rows of a metric."""
         if self.expression.typing.metrics[name][1]:
             x, _ = x
         r = self.expression.typing.metric_numbers[name]

@@ -164,39 +164,46 @@ class Recording:
                             else (number, function(node, other))
                         )
                         return value
-            nodes = []
-            for x in arguments:
-                if x.__class__ is Value and x.recording is self:
-                    nodes.append(x.node)
-                elif x.__class__ is tuple:  # such as a state of an LSTM
-                    parts = []
-                    for part in x:
-                        if part.__class__ is not Value or part.recording is not self:
-                            raise LookupError
-                        parts.append(part.node)
-                    number = self.calls[(tuple, *[part[0] for part in parts])]
-                    nodes.append((number, *parts))
-                else:
-                    raise LookupError
-            key = (block, *[node[0] for node in nodes])
-            number = self.calls.get(key)
-            if number is not None:
-                return self._value(self._node(number, *nodes))
-            number, items = self.tuples[key]
-            node = self._node(number, *nodes)
-            is_row, values = number in self.functions, []
-            for k, item in enumerate(items):
-                value = Value()
-                value.node = item, node[1][k] if is_row else node
-                value.recording = self
-                values.append(value)
-            return tuple(values)
+            return self._known(block, arguments)
         except (AttributeError, LookupError, TypeError):  # plain data, or a new call
             pass
         except BaseException as failed:
             self.failed = failed
             raise
         return self._call(block, arguments)
+
+    def _known(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
+        """Record a known call on values and tuples of values; return its result.
+
+        Raise LookupError if it is new, or on anything else.
+        """
+        nodes = []
+        for x in arguments:
+            if x.__class__ is Value and x.recording is self:
+                nodes.append(x.node)
+            elif x.__class__ is tuple:  # such as a state of an LSTM
+                parts = []
+                for part in x:
+                    if part.__class__ is not Value or part.recording is not self:
+                        raise LookupError
+                    parts.append(part.node)
+                product = self.calls[(tuple, *[part[0] for part in parts])]
+                nodes.append((product, *parts))
+            else:
+                raise LookupError
+        key = (block, *[node[0] for node in nodes])
+        number = self.calls.get(key)
+        if number is not None:
+            return self._value(self._node(number, *nodes))
+        number, items = self.tuples[key]
+        node = self._node(number, *nodes)
+        is_row, values = number in self.functions, []
+        for k, item in enumerate(items):
+            value = Value()
+            value.node = item, node[1][k] if is_row else node
+            value.recording = self
+            values.append(value)
+        return tuple(values)
 
     def _call(self, block: b.Block, arguments: tuple[Any, ...]) -> Any:
         """Record a call that is new, on data or of a metric; return its result."""
