@@ -27,7 +27,7 @@ import jfold as jf
 from jfold.graph import concatenate
 from jfold.language.inference import infer
 from jfold.lower import lower_typed
-from jfold.program.operations import Program
+from jfold.program.operations import Operation, Program
 from jfold.tracing import deep
 from jfold.tracing.check_graph import check_graph
 from jfold.tracing.record import trace
@@ -261,6 +261,21 @@ def test_source_is_of_lines_that_python_knows() -> None:
         trace(program, [1])
     with pytest.raises(OSError, match=r'<jfold source .*record\\n +\w+ = fails\(x'):
         program.source.record([1])
+
+
+def test_an_operation_is_printed_once_for_all_its_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has a tape, whose comment names all of them."""
+    printed, calls = Operation.__repr__, list[str]()
+
+    def counted(operation: Operation) -> str:
+        calls.append(operation.layer.name)
+        return printed(operation)
+
+    monkeypatch.setattr(Operation, '__repr__', counted)
+    jf.compile(jf.Map(jf.Scalar()) >> jf.Stack(100))
+    assert 0 < len(calls) < 20
 
 
 def test_the_source_of_models() -> None:
