@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -83,10 +83,11 @@ def check_spare_rows(name: str, rows: int, examples: int) -> None:
         )
 
 
-def check_examples(examples: Any) -> Iterable[Any]:
+def check_examples(examples: object) -> Iterable[Any]:
     """Return `examples` if it is a list or another iterable of examples.
 
-    What has a length and items by number alone is read by these numbers.
+    What has a length and items by number alone, as data sets of PyTorch have, is read
+    by these numbers.
 
     Raises:
       TypeError: `examples` may be a single example (a tuple, str, bytes, mapping or
@@ -94,20 +95,21 @@ def check_examples(examples: Any) -> Iterable[Any]:
     """
     if isinstance(examples, list):  # as nearly always
         return examples
-    single = isinstance(examples, tuple | str | bytes | Mapping | set | frozenset)
-    is_iterable = isinstance(examples, Iterable)
-    if not (single or is_iterable or isinstance(examples, type)):
-        if hasattr(examples, '__len__') and hasattr(examples, '__getitem__'):
-            # As data sets of PyTorch.
-            several: Any = examples
-            return (several[k] for k in range(len(several)))
-    if single or not is_iterable:
-        hint = 'pass `[example]`'
-        if isinstance(examples, tuple):
-            hint = 'pass `[example]` if it is one, `list(examples)` if it holds several'
-        elif isinstance(examples, set | frozenset):
-            hint = 'it has no order, pass `sorted(examples)`'
-        got = type(examples).__name__
-        raise TypeError(f'expected a sequence of examples, got {got}: {hint}')
-    iterable: Iterable[Any] = examples
-    return iterable
+    single = isinstance(
+        examples, tuple | str | bytes | Mapping | set | frozenset | type
+    )
+    if not single and isinstance(examples, Iterable):
+        return examples
+    if not single and all(hasattr(examples, x) for x in ('__len__', '__getitem__')):
+        return _by_number(examples)
+    hint = 'pass `[example]`'
+    if isinstance(examples, tuple):
+        hint = 'pass `[example]` if it is one, `list(examples)` if it holds several'
+    elif isinstance(examples, set | frozenset):
+        hint = 'it has no order, pass `sorted(examples)`'
+    got = type(examples).__name__
+    raise TypeError(f'expected a sequence of examples, got {got}: {hint}')
+
+
+def _by_number(examples: Any) -> Iterator[Any]:
+    return (examples[k] for k in range(len(examples)))

@@ -175,7 +175,7 @@ class Search:
             if not isinstance(step, Application):
                 if bad is not None:
                     return self._report(step, f'finite numbers, got {bad} in the data')
-            elif badness(outputs) > badness(step.arrays):
+            elif bad is not None and badness(outputs) > badness(step.arrays):
                 what = f'finite values of {step.operation!r}, got {bad}'
                 return self._at_node(step, what)
             elif step.outside and outside is None:

@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import line_text
 from jfold.device.linear import MaybeZeros, maybe_zero
+from jfold.graph import Array
 from jfold.language.data_paths import End, Path, common_prefix
 from jfold.language.eager_twin import Arrays
 from jfold.language.rules_reduce import GROUPS
@@ -38,9 +39,6 @@ from jfold.types import (
     leaf_types,
     pack,
 )
-
-Array: TypeAlias = np.ndarray[Any, Any]
-
 
 # ---- steps ---------------------------------------------------------------------------
 

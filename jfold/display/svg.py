@@ -76,11 +76,8 @@ def ranked(boxes: Sequence[Box], bands: Sequence[str], name: str) -> Markup:
         y = bottom - RANK * rank + HEIGHT / 2
         form = f'M{begin - 6:.1f} {y}H{end + 8:.1f}'
         parts += [element('path', d=form, class_='jf-band'), left(4, y + 4, band)]
-    right = 20 + max(
-        (x + box.half for x, box in zip(xs, boxes, strict=True)), default=0
-    )
     for k, box in enumerate(boxes):
-        parts += [_edge(boxes, xs, ys, right, i, k) for i in box.reads]
+        parts += [_edge(boxes, xs, ys, end + 20, i, k) for i in box.reads]
     for box, x, y in zip(boxes, xs, ys, strict=True):
         kind, tip = 'jf-loop' if box.loops else 'jf-box', f'{box.label} {box.note}'
         parts.append(rect(x - box.half, y, 2 * box.half, HEIGHT, kind, tip))
@@ -107,9 +104,8 @@ def _edge(
     elif boxes[i].rank < boxes[k].rank:
         middle, bend, kind = max((b + y) / 2, b - RANK), 0, 'jf-edge'
         ranks = range(boxes[i].rank + 1, boxes[k].rank)
-        between = (
-            [n for n, box in enumerate(boxes) if box.rank in ranks] if ranks else []
-        )
+        numbers = range(len(boxes) if ranks else 0)
+        between = [n for n in numbers if boxes[n].rank in ranks]
         for bend in BENDS if between else (0,):
             p, q = np.transpose(
                 [(a, b), (a + bend, middle), (x + bend, middle), (x, y)]

@@ -130,11 +130,7 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     # Keys without a literal, or too many, are looked up in a dict.
     flat = [literal for literals in shown.values() for literal in literals]
     if None in flat or len(flat) > MOST_TESTS:
-        table = {key: n for n, keys in keys_of.items() for key in keys}
-        name = w.g.name_for('case_of', w.g.names.copied(table))
-        number, has_default = w.variable('case'), default_case is not None
-        found = f'.get({text}, {default_case})' if has_default else f'[{text}]'
-        w.line(f'{number} = {name}{found}')
+        number = _write_look_up(text, keys_of, default_case, w)
         _write_numbered(number, range(len(cases)), add, w)
         return branches.result()
     tests, refusal = _case_tests(text, shown, block.key_fn, default_case is not None, w)
@@ -148,6 +144,21 @@ def _(block: b.OneOf, node: TypedUse, value: Any, w: Lines) -> Any:
     if default_case is not None:
         add(default_case)
     return branches.result()
+
+
+def _write_look_up(
+    text: str, keys_of: dict[int, list[Any]], default_case: int | None, w: Lines
+) -> str:
+    """Write the look-up of key `text`; return the variable of the number of its case.
+
+    In the source, a key without case raises KeyError, one without hash TypeError.
+    """
+    table = {key: n for n, keys in keys_of.items() for key in keys}
+    name = w.g.name_for('case_of', w.g.names.copied(table))
+    number = w.variable('case')
+    found = f'[{text}]' if default_case is None else f'.get({text}, {default_case})'
+    w.line(f'{number} = {name}{found}')
+    return number
 
 
 def _write_numbered(

@@ -116,33 +116,29 @@ def test_draws_do_not_depend_on_what_is_read() -> None:
     np.testing.assert_allclose(second.eval(2.0, {}, rngs=KEY), want, rtol=1e-6)
 
 
-def test_what_one_function_drops_another_may_read() -> None:
-    noisier = jf.Function(lambda x, noise: x * jax.random.normal(noise), rngs='noise')
+def beside(shared: jf.Block, other: jf.Block) -> list[jf.Block]:
+    """A function that drops a call of `shared` beside one that reads one, both ways."""
 
     @jf.lazy
     def dropping(x: float) -> Any:
-        noisier(jf.float32(5.0))
-        return noisy(jf.float32(x))
+        shared(jf.float32(5.0))
+        return other(jf.float32(x))
 
     @jf.lazy
     def reading(x: float) -> Any:
-        return noisier(jf.float32(x))
+        return shared(jf.float32(x))
 
-    for block in (jf.AllOf(dropping, reading), jf.AllOf(reading, dropping)):
+    return [jf.AllOf(dropping, reading), jf.AllOf(reading, dropping)]
+
+
+def test_what_one_function_drops_another_may_read() -> None:
+    noisier = jf.Function(lambda x, noise: x * jax.random.normal(noise), rngs='noise')
+    for block in beside(noisier, noisy):
         check_draws(block, [1.0, 2.0])
 
 
 def test_a_fault_is_found_behind_what_another_function_drops() -> None:
-    @jf.lazy
-    def dropping(x: float) -> Any:
-        logarithm(jf.float32(5.0))
-        return double(jf.float32(x))
-
-    @jf.lazy
-    def reading(x: float) -> Any:
-        return logarithm(jf.float32(x))
-
-    for block in (jf.AllOf(dropping, reading), jf.AllOf(reading, dropping)):
+    for block in beside(logarithm, double):
         fault = str(jf.find_nan(jf.compile(block, like=[1.0]), {}, [2.0, -1.0]))
         assert fault.endswith('].Function(logarithm)')
         assert 'example 1: ' in fault
