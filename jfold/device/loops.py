@@ -27,7 +27,7 @@ from jax import Array, lax
 
 from jfold.base.arrays import Arrays
 from jfold.device import xla
-from jfold.device.buffers import Batch, Number, slice_rows, take
+from jfold.device.buffers import Batch, Number, slice_rows
 from jfold.device.execution import Execution
 from jfold.device.xla import Chained, loop_after
 from jfold.scheduling.tiles import max_left_over, reverse_widths, strategy_of
@@ -169,7 +169,7 @@ class Loops:
 
     def gather(self, buffer: Array, places: Sequence[Array]) -> Arrays:
         """Gather the rows [n, *shape] of a buffer at each index array in `places`."""
-        return [take(buffer, rows) for rows in places]
+        return [xla.take_alone(buffer, rows) for rows in places]
 
     def slices(self, buffers: Arrays, tile: Tile) -> Arrays:
         """Return each buffer's rows of a tile [rows, ...], by kernels of their own."""

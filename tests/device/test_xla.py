@@ -27,7 +27,7 @@ import jfold as jf
 from jfold.device import loops, xla
 from jfold.device.buffers import slice_rows
 from jfold.device.xla import Chained
-from jfold.scheduling.tiles import NARROW
+from jfold.scheduling.tiles import NARROW, cores
 
 LARGE = 1025  # rows; neither a tile nor a chunk has as many, but every buffer
 
@@ -242,6 +242,61 @@ def test_slices_that_are_not_read_at_once_are_read_in_every_kernel(
     assert not shared()
     monkeypatch.setattr(xla, 'isolated_slices', sliced)
     assert shared()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(cores(1) < 2, reason='one core has one thread')
+def test_few_rows_of_a_large_buffer_are_gathered_by_several_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But where `xla.take_alone` slices them."""
+
+    def shared() -> list[str]:
+        text = program(trees(64, layer(of_left, 64, 64)), 'counted')
+        several = r'= f32\[4,\S+ fusion\(.*"outer_dimension_partitions":\["'
+        return re.findall(several, text)
+
+    assert not shared()
+    monkeypatch.setattr(xla, 'FEW', 0)
+    assert shared()
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'int32', 'bool'])
+def test_rows_that_are_sliced_are_those_gathered(dtype: str) -> None:
+    """Alone and under `vmap`, of the buffer, of the rows and of both."""
+    shape = xla.SHARED, 2
+    buffer = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    for rows in (np.array([7]), np.array([5, xla.SHARED - 1, 0, 5])):
+        np.testing.assert_array_equal(xla.take_alone(buffer, rows), buffer[rows])
+    rows, both = np.array([[3, 1], [1, 0]]), np.stack([buffer, buffer[::-1]])
+    for axes, arrays, expected in (
+        ((None, 0), (buffer, rows), [buffer[x] for x in rows]),
+        ((0, None), (both, rows[0]), [x[rows[0]] for x in both]),
+        ((0, 0), (both, rows), [x[y] for x, y in zip(both, rows, strict=True)]),
+    ):
+        found = jax.jit(jax.vmap(xla.take_alone, axes))(*arrays)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_what_is_sliced_has_the_values_and_gradients_of_what_is_gathered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To the bit, with states of two tensors that are each made of the other."""
+
+    def found() -> Any:
+        model = jf.compile(crossed(), strategy='counted')
+        schedule = model.schedule([binary_tree(np.random.default_rng(0), 9)] * 2)
+
+        def loss(params: Any) -> Any:
+            return sum(map(jnp.sum, model.apply(params, schedule)))
+
+        params = model.init(jax.random.key(0))
+        tangents = jax.jvp(loss, (params,), (params,))
+        return jax.value_and_grad(loss)(params), tangents, jax.hessian(loss)(params)
+
+    expected = found()
+    monkeypatch.setattr(xla, 'SHARED', 0)
+    jax.tree.map(np.testing.assert_array_equal, found(), expected)
 
 
 def test_rows_that_are_gathered_at_once_are_those_gathered_apart(
