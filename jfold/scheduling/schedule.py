@@ -9,6 +9,7 @@ type. Trip counts of loops are among the indices, so compiled programs depend on
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 
 from jfold.base.arguments import expect
 from jfold.base.functions import mean_of_rows
@@ -391,15 +392,23 @@ def shard_mapped(fn: Callable[..., T], schedule: Schedule, *others: Any) -> T:
 
 
 def _replicated(fn: Callable[..., T], *arguments: Any) -> T:
-    """Call `fn`, under a `shard_map` if the mesh in use has explicit axes."""
+    """Call `fn`, under a `shard_map` if the mesh in use has explicit axes.
+
+    The mesh is that of `jax.set_mesh`, else one that arguments are placed on.
+    """
+    placed = (jax.typeof(x).sharding.mesh for x in jax.tree.leaves(arguments))
+    meshes = itertools.chain([jax.sharding.get_abstract_mesh()], placed)
+    mesh: Any = next((x for x in meshes if not x.empty), None)
     # JAX refuses to write rows into a buffer whose type has explicit axes of a mesh.
-    mesh = jax.sharding.get_abstract_mesh()
-    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    pairs = zip(mesh.axis_names, mesh.axis_types, strict=True) if mesh else ()
     axes = {axis for axis, type_ in pairs if type_ == AxisType.Explicit}
     if not axes:
         return fn(*arguments)
-    run = jax.shard_map(fn, in_specs=EVERYWHERE, out_specs=EVERYWHERE, axis_names=axes)
-    alike = jax.sharding.reshard(arguments, EVERYWHERE)  # type: ignore[no-untyped-call]
+    run = jax.shard_map(
+        fn, mesh=mesh, in_specs=EVERYWHERE, out_specs=EVERYWHERE, axis_names=axes
+    )
+    everywhere = NamedSharding(mesh, EVERYWHERE)
+    alike = jax.sharding.reshard(arguments, everywhere)  # type: ignore[no-untyped-call]
     result: T = run(*alike)
     return result
 

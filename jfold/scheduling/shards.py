@@ -93,19 +93,13 @@ class Shards:
         return any(t == AxisType.Explicit for axis, t in types if axis in self.axes)
 
     def replicated(self, x: object) -> Any:
-        """Return `x` [*shape], resharded to be replicated over explicit `axes`.
+        """Return `x` [*shape], resharded to be replicated over explicit mesh axes.
 
         Unchanged if no axis is explicit.
         """
-        if not self.is_explicit:
+        if AxisType.Explicit not in self.mesh.axis_types:
             return x
-
-        def others(axes: object) -> object:
-            names = axes if isinstance(axes, tuple) else (axes,)
-            return tuple(x for x in names if x not in (None, *self.axes)) or None
-
-        spec = PartitionSpec(*map(others, jax.typeof(x).sharding.spec))  # type: ignore[no-untyped-call]
-        return jax.sharding.reshard(x, NamedSharding(self.mesh, spec))  # type: ignore[no-untyped-call]
+        return jax.sharding.reshard(x, NamedSharding(self.mesh, EVERYWHERE))  # type: ignore[no-untyped-call]
 
     def alike(self, x: object, spec: PartitionSpec = EVERYWHERE) -> Any:
         """Return `x`, and its cotangent, constrained to `spec` on automatic mesh axes.

@@ -156,10 +156,13 @@ def test_parameters_in_parts(kind: AxisType) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize('kind', KINDS, ids=lambda kind: kind.name)
-def test_parameters_in_parts_along_another_axis(kind: AxisType) -> None:
+@pytest.mark.parametrize('other', [AxisType.Auto, AxisType.Explicit])
+def test_parameters_in_parts_along_another_axis(
+    kind: AxisType, other: AxisType
+) -> None:
     """They are gathered, too, before any loop: shards have loops of different lengths,
     in which their devices must not wait for each other."""
-    mesh = jax.make_mesh((2, 2), ('data', 'model'), (kind, AxisType.Auto))
+    mesh = jax.make_mesh((2, 2), ('data', 'model'), (kind, other))
     where = NamedSharding(mesh, jax.P('data'))
     model = jf.compile(tree_block())
     params = model.init(jax.random.key(0))
@@ -177,6 +180,26 @@ def test_parameters_in_parts_along_another_axis(kind: AxisType) -> None:
     batch = [binary_tree(rng, n) for n in (2, 2, 30, 9)]
     got = jax.jit(step)(spread, model.schedule(batch, sharding=where))
     close(got, interpreter.called(step, params, model.schedule(batch)), 1e-5)
+
+
+@pytest.mark.parametrize('options', [{}, {'reproducible': True}])
+def test_parameters_on_an_explicit_mesh_without_shards(options: Any) -> None:
+    """As those that were trained on several devices: all devices compute all of it."""
+    mesh = jax.make_mesh((4,), ('data',))
+    model = jf.compile(tree_block(), **options)
+    params, batch = model.init(jax.random.key(0)), forest(3, 5)
+    spread = jax.device_put(params, NamedSharding(mesh, jax.P()))
+    schedule = model.schedule(batch)
+
+    def loss(params: Any, schedule: Any) -> Any:
+        return jnp.sum(model.apply(params, schedule) ** 2)
+
+    close(model.apply(spread, schedule), model.apply(params, schedule), 1e-6)
+    close(model.predict(spread, batch), model.predict(params, batch), 1e-6)
+    serve = model.precompile(model.apply, spread, schedule.capacity)
+    close(serve(spread, schedule), model.apply(params, schedule), 1e-6)
+    grads = jax.jit(jax.grad(loss))
+    close(grads(spread, schedule), grads(params, schedule), 1e-5)
 
 
 # ---- training ------------------------------------------------------------------------
