@@ -119,6 +119,7 @@ def calls(checkout: Checkout, options: argparse.Namespace) -> dict[str, Call]:
         'trace a corpus': lambda i: model.trace(batches[i % POOL], progress=False),
         'merge from a corpus': lambda i: corpus.schedule(chosen[i % POOL]),
         **_steps(model, params, schedules),
+        **_steps(model, params, [model.schedule(chain)], ' a chain'),
     }
 
 
@@ -174,12 +175,14 @@ def _peak(call: Call) -> float:
     return peak / 1e6
 
 
-def _steps(model: Any, params: Any, schedules: list[Any]) -> dict[str, Call]:
+def _steps(
+    model: Any, params: Any, schedules: list[Any], of: str = ''
+) -> dict[str, Call]:
     forward = jax.jit(model.apply)
     train = jax.jit(jax.value_and_grad(functools.partial(_loss, model)))
     steps = forward, train
     return {
-        name: lambda i, step=step: step(params, schedules[i % POOL])
+        f'{name}{of}': lambda i, step=step: step(params, schedules[i % len(schedules)])
         for name, step in zip(STEPS, steps, strict=True)
     }
 

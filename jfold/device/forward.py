@@ -66,7 +66,8 @@ def forward(
         result = policies[o].run(weights[o], inputs, tile.rows, known)
         outputs, stored = execution.apart(result)
         pairs = zip(saved[o], stored, strict=True)
-        saved = saved | {o: [write(buffer, x, tile.first) for buffer, x in pairs]}
+        new = [xla.write_alone(buffer, x, tile.first) for buffer, x in pairs]
+        saved = saved | {o: new}
         return _write_outputs(execution, values, tile, read, inputs, outputs), saved
 
     def run_level(c: int, level: Level, state: Chained[Carry]) -> Chained[Carry]:
@@ -160,7 +161,8 @@ def _write_outputs(
             if operation.inputs[a] == t and a in gathered and a not in known
         ]
         after = xla.write_after(read, x, tile.first)
-        values = values | {t: write(values[t], after, base + tile.first)}
+        written = xla.write_alone(values[t], after, tile.first, base)
+        values = values | {t: written}
     return values
 
 

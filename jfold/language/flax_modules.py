@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import re
 import sys
@@ -70,23 +71,50 @@ def is_module(value: object) -> bool:
 
 
 def check_closed_over(fn: object) -> None:
-    """Raise TypeError if function `fn` reads an outer Flax module that has parameters.
+    """Raise TypeError if callable `fn` reads an outer Flax module that has parameters.
 
-    An outer module is nonlocal or global. Parameters of an NNX module would be
-    constants, which are not trained; those of a bound Linen module would belong to its
-    parent.
+    An outer module is nonlocal, global, a default value, or wrapped, as by `jax.jit`.
+    Parameters of an NNX module would be constants, which are not trained; those of a
+    bound Linen module would belong to its parent.
     """
+    waiting = [] if is_module(module_of(fn)) else [fn]
+    for reader in waiting:  # which grows in the loop
+        for name, value in _read_by(reader).items():
+            module = module_of(value)
+            kind = type(module).__name__
+            if _holds_params(module):
+                raise TypeError(
+                    'expected a function that calls no module with parameters, got '
+                    f'one that calls the {kind} `{name}`, and nobody would train them: '
+                    f'give the module itself, `Function({name})`, or write one that '
+                    'calls it; what is not to be trained, make by `nnx.split`'
+                )
+            # Functions of other files, as of libraries, are taken to call none.
+            file = getattr(value, '__module__', '')
+            is_own = inspect.isfunction(value) and file == getattr(fn, '__module__', '')
+            is_known = any(value is x for x in waiting)
+            if not is_known and (is_own or _wrapped(value)):
+                waiting.append(value)
+
+
+def _read_by(fn: Any) -> dict[str, Any]:
+    """Return what a callable reads, but for its arguments, by name."""
+    if wrapped := _wrapped(fn):
+        return wrapped
     if not inspect.isfunction(fn):
-        return
+        return dict(getattr(fn, '__dict__', {}))  # an object with `__call__`
     nonlocals, names, *_ = inspect.getclosurevars(fn)
-    for name, value in (*nonlocals.items(), *names.items()):
-        if _holds_params(value):
-            raise TypeError(
-                'expected a function that calls no module with parameters, got one '
-                f'that calls the {type(value).__name__} `{name}`, and nobody would '
-                f'train them: give the module itself, `Function({name})`, or write '
-                'one that calls it; what is not to be trained, make by `nnx.split`'
-            )
+    parameters = inspect.signature(fn).parameters.values()
+    return {**names, **nonlocals, **{x.name: x.default for x in parameters}}
+
+
+def _wrapped(fn: Any) -> dict[str, Any]:
+    """Return what `functools.partial`, `jax.jit` and their like wrap, as `_read_by`."""
+    if isinstance(fn, functools.partial):
+        arguments = {f'argument {k}': x for k, x in enumerate(fn.args)}
+        return {'module': fn.func, **arguments, **fn.keywords}
+    wrapped = None if inspect.isclass(fn) else getattr(fn, '__wrapped__', None)
+    return {} if wrapped is None else {'module': wrapped}
 
 
 def _holds_params(value: Any) -> bool:

@@ -233,6 +233,12 @@ TypeError: expected a function that calls no module with parameters, got one tha
 the Linear `dense`, and nobody would train them: give the module itself,
 `Function(dense)`, or write one that calls it; what is not to be trained, make by
 `nnx.split`
+>>> compiled(vector, nnx.jit(dense))
+TypeError: Pipe[1].Function(JitWrapped): expected to run on inputs (float32[3]), got
+TypeError: expected a function that calls no module with parameters, got one that calls
+the Linear `module`, and nobody would train them: give the module itself,
+`Function(module)`, or write one that calls it; what is not to be trained, make by
+`nnx.split`
 >>> compiled(vector, lambda x: nn.relu(unbound(x)))
 TypeError: Pipe[1].Function(function): expected to run on inputs (float32[3]), got
 CallCompactUnboundModuleError: …; give Function the module itself, as
