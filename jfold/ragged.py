@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from jfold.base.arguments import check_at_least
+from jfold.base.arguments import check_at_least, expect
 from jfold.base.errors import short_repr
 from jfold.base.functions import mean_of_rows
 from jfold.base.late import Displayed
@@ -76,6 +76,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
     @property
     def mask(self) -> jax.Array:
         """The mask [rows] bool, true for rows that are items, false for spare rows."""
+        _check_single(self, self.lengths)
         rows = jnp.arange(_rows(self.values), dtype=self.lengths.dtype)
         return rows < self.lengths.sum(dtype=self.lengths.dtype)
 
@@ -122,6 +123,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
         >>> logits.map(jnp.maximum, found).to_list()
         [[array(3., dtype=float32)], [array(2., dtype=float32)]]
         """
+        _check_single(self, self.lengths)
         for other in others:
             _check_alike(self, other)
         operands = self, *others
@@ -153,14 +155,21 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
     @api_boundary
     def __array_function__(self, fn: Any, *_: object) -> NoReturn:
-        name = fn.__name__
+        self._refuse(f'np.{fn.__name__}')
+
+    @api_boundary
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        self._refuse('a function that takes arrays')
+
+    def _refuse(self, name: str) -> NoReturn:
         raise TypeError(
-            f'expected operators and ufuncs, which work item by item, got np.{name}, '
-            f'in {self}: write `x.map(lambda items: ...)` with functions of all items, '
-            'or `x.sum()`, `x.mean()`'
+            f'expected operators and ufuncs, which work item by item, got {name}, in '
+            f'{self}: write `x.map(lambda items: ...)` with functions of all items, or '
+            '`x.sum()`, `x.mean()`'
         )
 
     def __len__(self) -> int:
+        _check_single(self, self.lengths)
         return len(self.lengths)
 
     @api_boundary
@@ -189,6 +198,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
 
         Items may be tuples, or lists for sequences, as `Block.eval` returns them.
         """
+        _check_single(self, self.lengths)
         lengths = np.asarray(self.lengths).tolist()
         items = iter(_items(self.values, sum(lengths)))
         return [list(itertools.islice(items, length)) for length in lengths]
@@ -210,6 +220,7 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
           ValueError: `length` is negative.
         """
         length = check_at_least('length', length, 0)
+        _check_single(self, self.lengths)
         if any(map(_is_ragged, jax.tree.leaves(self.values, is_leaf=_is_ragged))):
             raise TypeError(
                 f'expected items of tensors, got sequences among them, in {self}: pad '
@@ -222,6 +233,11 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
         rows = first[:, None] + within
 
         def gathered(x: Any) -> jax.Array:
+            is_known = not isinstance(fill, jax.core.Tracer)
+            if is_known and not jnp.issubdtype(x.dtype, jnp.inexact):
+                with np.errstate(invalid='ignore'):
+                    is_kept = bool(np.all(np.asarray(fill).astype(x.dtype) == fill))
+                expect('fill', fill, is_kept, f'{x.dtype}, as the items are')
             if not len(x):
                 return jnp.full((*rows.shape, *x.shape[1:]), fill, x.dtype)
             chosen = jnp.asarray(x).at[jnp.where(mask, rows, 0)].get(mode='clip')
@@ -304,6 +320,16 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
     return result
 
 
+def _check_single(results: object, rows: jax.Array) -> None:
+    """Raise ValueError if results of several batches are stacked, by axes of `rows`."""
+    if stacked := list(np.shape(rows)[:-1]):
+        raise ValueError(
+            f'expected results of one batch, got those of {stacked} of them stacked, '
+            f'in {results}: call it inside `jax.vmap` or `jax.lax.scan`, or take one '
+            'batch by `jax.tree.map(lambda x: x[0], results)`'
+        )
+
+
 def _check_alike(one: Ragged, other: object) -> None:
     """Raise TypeError unless `other` is a `Ragged` with items as nested as in `one`.
 
@@ -362,7 +388,8 @@ def _masked(items: jax.Array, values: object, other: int) -> Any:
         if np.shape(x)[:1] != items.shape:
             raise ValueError(
                 f'expected results [{len(items)}, ...], a row for each item, got '
-                f'{list(np.shape(x))}: leave means to `mean`'
+                f'{list(np.shape(x))}: give each item one row, and leave means to '
+                '`mean`'
             )
         x = jnp.asarray(x)
         mask = items.reshape(items.shape + (1,) * (x.ndim - 1))
@@ -452,8 +479,10 @@ class MetricValues(Displayed):
 
     def sum(self) -> Any:
         """Return the sum [*shape] over all rows that are not spare, of each tensor."""
+        _check_single(self, self.mask)
         return jax.tree.map(lambda x: _masked(self.mask, x, 0).sum(0), self.values)
 
     def mean(self) -> Any:
         """Return the mean [*shape] of each tensor over real rows; 0 without any."""
+        _check_single(self, self.mask)
         return jax.tree.map(lambda x: _mean(self.mask, x), self.values)

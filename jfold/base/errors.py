@@ -149,6 +149,20 @@ def naming_layer(layer: str) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def naming_batched(layer: str) -> Iterator[None]:
+    """Add a note to errors raised in the context: `layer` was to be batched."""
+    try:
+        yield
+    except Exception as error:
+        hint = '; give a callback `vmap_method=`' if 'callback' in str(error) else ''
+        error.add_note(
+            f'expected a function in layer {layer!r} that `jax.vmap` runs on many rows '
+            f'at once, got this error{hint}'
+        )
+        raise
+
+
 def describe_error(error: BaseException) -> str:
     """Return the type of `error` and the first line of its message."""
     try:

@@ -130,6 +130,11 @@ class Operand:
     __int__ = __float__ = __complex__ = __index__ = _refused(
         'its number', 'write `jf.Function(fn)(x)`, where `fn` calculates with it'
     )
+    __round__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = __int__
+
+    @api_boundary
+    def __format__(self, spec: str) -> str:
+        return str(self.__int__()) if spec else str(self)
 
     @api_boundary
     def __iter__(self) -> Iterator[Any]:

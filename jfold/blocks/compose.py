@@ -87,6 +87,10 @@ class Wire(Operand):
 
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Wire:
         """Return the wire of `fn(*operands)`, on wires, blocks, items or numbers."""
+        # NumPy passes its numbers on as arrays without axes.
+        is_number = [isinstance(x, np.ndarray) and not x.ndim for x in operands]
+        pairs = zip(operands, is_number, strict=True)
+        operands = tuple(x[()] if number else x for x, number in pairs)
         for other in operands:
             if type(other) in (bool, int, float, complex):
                 fn = with_number(fn, other, other.__class__, operands[0] is other)

@@ -139,7 +139,13 @@ class OneOf(Block):
                 f'OneOf: expected a callable `key_fn`, got {key_fn!r}; {hint}'
             )
         is_mapping = isinstance(cases, Mapping)
-        pairs = dict(cases if is_mapping else key_value_pairs('OneOf', cases))
+        given = [*(cases if is_mapping else key_value_pairs('OneOf', cases))]
+        pairs = dict(cases if is_mapping else given)
+        if len(pairs) < len(given):
+            raise ValueError(
+                f'OneOf: expected each key once, got {[key for key, _ in given]}; of '
+                'keys that are equal, as 1 and True are, leave one'
+            )
         if not pairs:
             raise ValueError('OneOf: expected at least one case, got none')
         blocks: dict[int, Block] = {}  # by id of a short-hand, even in several cases

@@ -309,16 +309,13 @@ class Value(Operand):
         raise TypeError(self._question_message('its number or its truth', hint))
 
     __bool__ = __float__ = __int__ = __index__ = __complex__ = _refused
-    __contains__ = _refused
+    __contains__ = __round__ = __trunc__ = __floor__ = __ceil__ = _refused
 
     def __copy__(self) -> Value:
         return self
 
     def __deepcopy__(self, memo: object) -> Value:
         return self
-
-    def __format__(self, spec: str) -> str:
-        return self._refused() if spec else str(self)
 
     def __repr__(self) -> str:
         return f'<value of {self.recording.describe(self)}>'

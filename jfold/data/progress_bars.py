@@ -60,4 +60,6 @@ def _is_seen() -> bool:
     classes = {cls.__name__ for cls in type(shell).__mro__}
     if shell is not None and 'TerminalInteractiveShell' not in classes:
         return True
-    return sys.stderr is not None and sys.stderr.isatty()
+    # A server that runs without a terminal may have closed it.
+    is_open = sys.stderr is not None and not sys.stderr.closed
+    return is_open and sys.stderr.isatty()

@@ -34,6 +34,7 @@ from jfold.base.arrays import (
     row_axis,
     spec_of,
 )
+from jfold.base.errors import naming_batched
 from jfold.base.jaxprs import is_inexact
 from jfold.base.memo import Memoized, memoized
 from jfold.device import fixed_order, xla
@@ -259,7 +260,8 @@ class Kernel(Memoized):
             of_row = functools.partial(outputs, *arguments[:count])
             return list(jax.vmap(of_row, axis_size=rows)(*arguments[count:]))
 
-        return jaxprs.trace(outputs if self.takes_tiles else of_rows, specs)
+        with naming_batched(self.operation.layer.name):
+            return jaxprs.trace(outputs if self.takes_tiles else of_rows, specs)
 
     @memoized
     def is_defined(self, rows: int) -> bool:

@@ -11,7 +11,8 @@ from jax import Array
 from jfold.base.arrays import Arrays
 from jfold.device.buffers import Batch, Buffers, take, values_of
 from jfold.device.execution import Execution
-from jfold.program.components import type_at
+from jfold.device.reads import mask_spare
+from jfold.program.components import Place, type_at
 from jfold.program.operations import Program
 from jfold.ragged import MetricValues, assemble_value
 from jfold.scheduling.schedule import Schedule
@@ -21,12 +22,19 @@ from jfold.types import SequenceType, leaf_types, pack
 def gathered(execution: Execution, batch: Batch, values: Buffers) -> Arrays:
     """Gather the rows of `execution.tensors` from the value buffers, [rows, *shape].
 
-    Spare (padding) rows repeat a real one.
+    Spare (padding) rows repeat a real one; no gradient flows through them, nor does a
+    tangent.
     """
-    sections = [batch.sections.reads[place] for place in execution.tensors]
-    rows = [batch.read(x, 0, *x.shape) for x in sections]
-    types = [type_at(execution.program, place) for place in execution.tensors]
-    return list(map(take, [values_of(values, batch, t) for t in types], rows))
+    program = execution.program
+
+    def read(place: Place) -> Array:
+        section = batch.sections.reads[place]
+        buffer = values_of(values, batch, type_at(program, place))
+        rows = take(buffer, batch.read(section, 0, *section.shape))
+        count = batch.rows(place[0] - len(program.operations))
+        return mask_spare(rows, jnp.arange(len(rows)) < count)
+
+    return list(map(read, execution.tensors))
 
 
 def returned(program: Program, schedule: Schedule, results: list[list[Array]]) -> Any:

@@ -180,9 +180,15 @@ def Cell(make: Callable[[nnx.Rngs], nnx.Module], name: str | None = None) -> Fun
     (3, 4)
     """
 
-    expect('make', make, callable(make), 'a function of `nnx.Rngs`')
+    is_maker = callable(make) and not isinstance(make, nnx.Module)
+    hint = 'write `jf.nnx.Cell(lambda rngs: nnx.Linear(3, 4, rngs=rngs))`'
+    expect('make', make, is_maker, 'a function of `nnx.Rngs`', hint)
+    module = make(nnx.Rngs(0))
+    expect(
+        'make', module, isinstance(module, nnx.Module), 'that of an NNX module', hint
+    )
 
     def init(key: jax.Array) -> ArrayTree:
         return nnx.state(make(nnx.Rngs(key)), nnx.Param)
 
-    return Function(make(nnx.Rngs(0)), init, name)
+    return Function(module, init, name)

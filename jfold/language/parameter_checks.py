@@ -11,7 +11,7 @@ import numpy as np
 
 from jfold.base.errors import short_repr
 from jfold.base.memo import memoized
-from jfold.base.structs import leaf_restorer, plain_containers
+from jfold.base.structs import key_name, leaf_restorer, plain_containers
 from jfold.blocks.inputs import shown_rows
 from jfold.program.operations import Layer, Program
 
@@ -89,9 +89,12 @@ def _check_rows(layer: Layer, array: Any) -> None:
     cast = ''
     if hasattr(array, 'dtype') and not _has_dtype(array, spec):
         cast = f'.astype({spec.dtype.name!r})'
+    passed = f'array{cast}'
+    if 'key<' in got:
+        passed = 'jax.random.key_data(array)'
     raise TypeError(
         f'External({layer.name!r}): expected an array {shown_rows(spec)}, got {got}; '
-        f'pass `external={{{layer.name!r}: array{cast}}}`'
+        f'pass `external={{{layer.name!r}: {passed}}}`'
     )
 
 
@@ -114,8 +117,9 @@ def checked_params(
         layer.name: in_containers_of(layer.params, by_layer[layer.name])
         for layer in layers
         if layer.name in by_layer
-        # A quick test: results of `Model.init` are in the right containers already.
-        and not isinstance(by_layer[layer.name], type(layer.params) | jax.Array)
+        # A quick test: dicts of `Model.init` are the right containers already.
+        and not isinstance(by_layer[layer.name], jax.Array)
+        and not type(by_layer[layer.name]) is type(layer.params) is dict
     }
     params = {**params, **changed} if changed else params
     if external is not None:
@@ -137,15 +141,24 @@ def checked_params(
 
 
 def in_containers_of(like: Any, params: Any) -> object:
-    """Return `params` in the pytree containers of `like`; unchanged if keys differ."""
+    """Return `params` in the pytree containers of `like`; unchanged if keys differ.
+
+    Keys are compared as text: an NNX module has its layers in lists, and `jf.nnx.Fold`
+    in dicts.
+    """
     structure: Any = jax.tree.structure(params)
     if structure == jax.tree.structure(like):
         return params
-    content = plain_containers(params)
-    structure = jax.tree.structure(content)
-    if structure != jax.tree.structure(plain_containers(like)):
+    got, want = map(_by_names, (params, like))
+    if got.keys() != want.keys():
         return params
-    return leaf_restorer(like)(jax.tree.leaves(content))
+    return leaf_restorer(like)([got[names] for names in want])
+
+
+def _by_names(params: object) -> dict[tuple[str, ...], Any]:
+    """Return the leaves of pytree `params`, keyed by the names in their paths."""
+    leaves = jax.tree_util.tree_leaves_with_path(plain_containers(params))
+    return {tuple(str(key_name(key)) for key in path): leaf for path, leaf in leaves}
 
 
 def _check_layer(layer: Layer, params: object) -> None:

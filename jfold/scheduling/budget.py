@@ -342,7 +342,7 @@ def _batches(need: Capacity) -> Batches:
 
 def _advice(chains: Mapping[Batches, Chain]) -> str:
     """Return advice, by the batch sizes of `chains`, for a log of many programs."""
-    sizes = sorted({examples for examples, _ in chains})
+    sizes = sorted({examples * (x.count if x else 1) for examples, x in chains})
     if len(sizes) > FEW // 2:
         shown = ', '.join(map(str, sizes))
         return (

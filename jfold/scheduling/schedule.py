@@ -37,7 +37,7 @@ from jfold.types import TypeLike
 T = TypeVar('T')
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, eq=False, repr=False)
 class Schedule(Displayed):
     """A batch, ready for the device: a pytree with a static, hashable spec.
@@ -62,6 +62,12 @@ class Schedule(Displayed):
     def tree_flatten(self) -> tuple[tuple[Any, ...], SpecKey]:
         """Return the arrays, and the key of the spec as the static part, for JAX."""
         return (self.indices, self.constants), self.spec.key
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[Any, ...], SpecKey]:
+        """Return the arrays beside keys of their attributes, and the spec's key."""
+        names = map(jax.tree_util.GetAttrKey, ('indices', 'constants'))
+        parts, key = self.tree_flatten()
+        return tuple(zip(names, parts, strict=True)), key
 
     @classmethod
     def tree_unflatten(cls, key: SpecKey, children: tuple[Any, Any]) -> Schedule:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,57 @@ def test_padded() -> None:
     assert wide.tolist() == [[1, 2, 0, 0], [0] * 4, [3, 0, 0, 0], [4, 5, 6, 0]]
     assert real.sum(1).tolist() == [2, 0, 1, 3]
     assert found.padded(0)[0].shape == (4, 0)
+
+
+def test_padded_with_what_the_items_cannot_be() -> None:
+    ints = jf.Ragged(np.arange(4, dtype='uint8'), np.array([1, 2], 'int32'))
+    assert ints.padded(2, fill=255)[0].tolist() == [[0, 255], [1, 2]]
+    for fill in (0.5, np.nan, -1, 256):
+        with pytest.raises(TypeError, match=r'expected `fill` as uint8, as the items'):
+            ints.padded(2, fill=fill)
+
+
+STACKED: dict[str, Callable[[Any], Any]] = {
+    'mask': lambda x: x.mask,
+    'sum': lambda x: x.sum(),
+    'mean': lambda x: x.mean(),
+    'operators': lambda x: x + 1,
+    'map': lambda x: x.map(jnp.abs),
+    'len': len,
+    'items': lambda x: x[0],
+    'lists': lambda x: x.to_list(),
+    'padded': lambda x: x.padded(2),
+}
+
+
+@pytest.mark.parametrize('name', STACKED)
+def test_results_of_several_batches(name: str) -> None:
+    """One at a time, or inside the `vmap` that stacks them."""
+    model = jf.compile(jf.Map(number >> scaled))
+    params = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), PARAMS)
+    schedule, read = model.schedule([[1, 2], [3]]), STACKED[name]
+    stacked = jax.vmap(model.apply, (0, None))(params, schedule)
+    text = r'expected results of one batch, got those of \[2\] of them stacked'
+    with pytest.raises(ValueError, match=text):
+        read(stacked)
+    first = jax.tree.map(lambda x: x[0], stacked)
+    want = read(model.apply(PARAMS, schedule))
+    jax.tree.map(np.testing.assert_allclose, read(first), want)
+
+
+def test_metrics_of_several_batches() -> None:
+    model = jf.compile(jf.Map(number >> jf.Metric('x')) >> jf.Void())
+    both = jf.Schedule.stack(model.schedules([[[1, 2]], [[3]]]))
+    _, metrics = jax.vmap(lambda x: model.apply({}, x))(both)
+    for read in (jf.MetricValues.sum, jf.MetricValues.mean):
+        with pytest.raises(ValueError, match=r'got those of \[2\] of them stacked'):
+            read(metrics['x'])
+
+
+def test_functions_of_numpy_that_take_arrays() -> None:
+    found = applied(numbers, LISTS)
+    with pytest.raises(TypeError, match='got a function that takes arrays, in Ragged'):
+        np.asarray(found)
 
 
 def test_padded_tuples_and_sequences() -> None:

@@ -211,7 +211,8 @@ def test_items_that_do_not_go_together() -> None:
     ):
         x.map(jnp.add, 3)  # type: ignore[arg-type]
     text = (
-        'expected results [6, ...], a row for each item, got []: leave means to `mean`'
+        'expected results [6, ...], a row for each item, got []: give each item one '
+        'row, and leave means to `mean`'
     )
     with refuses(text, ValueError):
         x.map(jnp.mean)

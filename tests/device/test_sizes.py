@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import interpreter
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from agreement import agree, batched_loss, floats
@@ -142,3 +144,21 @@ def test_batches_of_one_size_share_a_program() -> None:
     assert model.programs == 1
     model.schedule(trees[:7])
     assert model.programs == 2
+
+
+@pytest.mark.parametrize('strategy', ['counted', 'fixed'])
+def test_no_tangent_flows_through_spare_rows(strategy: str) -> None:
+    """As no gradient does, where the result comes straight from a loop."""
+    scale = jf.Function(lambda p, a, b: p * a + b, lambda *_: jnp.float32(2), name='p')
+    block = jf.Map(jf.Scalar()) >> jf.Fold(scale, jf.Zeros([]))
+    model = jf.compile(block, strategy=strategy)
+    schedule = model.schedule([[1, 2, 3], [4, 5]], size=4)
+
+    def results(scale: Any) -> Any:
+        return model.apply({'p': scale}, schedule)
+
+    for derivative in (jax.jacfwd, jax.jacrev):
+        assert derivative(results)(jnp.float32(2)).tolist() == [6, 4, 0, 0]
+    square = lambda x: (results(x) ** 2).sum()  # noqa: E731
+    for one, other in itertools.product([jax.jacfwd, jax.jacrev], repeat=2):
+        assert one(other(square))(jnp.float32(2)) == 148

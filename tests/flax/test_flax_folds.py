@@ -178,6 +178,19 @@ def test_linen_tabulates_a_fold() -> None:
 # ---- NNX -----------------------------------------------------------------------------
 
 
+def test_parameters_of_modules_in_lists() -> None:
+    """The keys of a list are numbers, those of a fold's dicts are names."""
+    layers = [nnx.Linear(2, 2, rngs=nnx.Rngs(k)) for k in range(11)]
+    fold = jf.nnx.Fold(
+        jf.Vector(2) >> jf.Function(nnx.Sequential(*layers)), rngs=nnx.Rngs(0)
+    )
+    schedule = fold.model.schedule([[1, 2]])
+    want = fold(schedule)
+    state = nnx.state(fold.params)
+    for params in (fold.params, fold.arrays, state, nnx.to_pure_dict(state)):
+        np.testing.assert_array_equal(fold.model.apply(params, schedule), want)
+
+
 class NnxNet(nnx.Module):
     def __init__(self, block: Any, rngs: nnx.Rngs) -> None:
         self.fold = jf.nnx.Fold(block, rngs=rngs)

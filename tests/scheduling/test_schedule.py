@@ -407,3 +407,11 @@ def test_devices_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = fill(selection, spec)[0], fill(selection, spec, devices=2)[0]
     assert (one != two).any()
     np.testing.assert_array_equal(two, fill(selection, spec, devices=4)[0])
+
+
+def test_the_parts_of_its_pytree_are_named() -> None:
+    """For errors of JAX, and for tables of arguments."""
+    schedule = jf.compile(jf.Scalar()).schedule([1])
+    paths = jax.tree_util.tree_leaves_with_path(schedule)
+    names = [jax.tree_util.keystr(path) for path, _ in paths]
+    assert names == ['.indices', '.constants[0]']

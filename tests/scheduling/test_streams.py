@@ -19,6 +19,7 @@ from agreement import agree, close
 from binary_trees import binary_tree, chain, tree_block
 from checking import number, numbers
 from compilations import compilations
+from jax.sharding import NamedSharding
 from looped import compiled, in_loops
 from meshes import over_devices
 
@@ -184,6 +185,18 @@ def test_any_number_of_sizes(caplog: pytest.LogCaptureFixture) -> None:
         'one for each size of batches, 1, 2, 3, 4, 5, 6, 7, 8, 9: give them one size, '
         '`model.schedule(examples, size=9)`, and they share programs'
     )
+
+
+def test_any_number_of_sizes_of_shards(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning counts examples, not the rows of a shard."""
+    model = jf.compile(sums())
+    sharding = NamedSharding(jax.make_mesh((4,), ('data',)), jax.P('data'))
+    with caplog.at_level(logging.WARNING, logger='jfold'):
+        for size in range(4, 40, 4):
+            model.schedule([[0]] * size, sharding=sharding)
+    (told,) = caplog.records
+    assert '4, 8, 12, 16, 20, 24, 28, 32, 36: give them one size' in told.getMessage()
+    model.schedule([[0]], sharding=sharding, size=36)
 
 
 def test_what_to_reserve_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

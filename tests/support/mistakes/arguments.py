@@ -146,6 +146,9 @@ got 'float32'; write `Scalar('float32')` for a number, `GetItem('float32')` for 
 >>> jf.OneOf('kind', {'a': number})
 TypeError: OneOf: expected a callable `key_fn`, got 'kind'; write `GetItem('kind')` for
 a field
+>>> jf.OneOf(len, [(1, number), (True, number)])
+ValueError: OneOf: expected each key once, got [1, True]; of keys that are equal, as 1
+and True are, leave one
 >>> jf.OneOf(type, {})
 ValueError: OneOf: expected at least one case, got none
 >>> jf.InputTransform(3)
@@ -212,7 +215,11 @@ TypeError: expected `values` as a list of known values, got 3
 >>> jf.nnx.Fold(number, rngs=3)
 TypeError: expected `rngs` as `nnx.Rngs`, got 3: write `rngs=nnx.Rngs(0)`
 >>> jf.nnx.Cell(3)
-TypeError: expected `make` as a function of `nnx.Rngs`, got 3
+TypeError: expected `make` as a function of `nnx.Rngs`, got 3: write
+`jf.nnx.Cell(lambda rngs: nnx.Linear(3, 4, rngs=rngs))`
+>>> jf.nnx.Cell(lambda rngs: 3)
+TypeError: expected `make` as that of an NNX module, got 3: write
+`jf.nnx.Cell(lambda rngs: nnx.Linear(3, 4, rngs=rngs))`
 >>> compiled(number, max_programs=True)
 TypeError: expected `max_programs` as int, got True
 >>> compiled(number, max_programs=0.5)

@@ -66,6 +66,10 @@ TABLE = r"""
 TypeError: <value of embed: float32[4]>: expected blocks and operators on it, got a
 question for its number or its truth, though its value is not known yet; choose by the
 data, or by `jf.select(condition, a, b)`\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: jf.tensor(round(embed(x))))
+TypeError: <value of embed: float32[4]>: expected blocks and operators on it, got a
+question for its number or its truth, though its value is not known yet; choose by the
+data, or by `jf.select(condition, a, b)`\nin lazy(function), on example 0 of `like=`
 >>> learned(lambda x: jf.tensor(float(embed(x))))
 TypeError: <value of embed: float32[4]>: expected blocks and operators on it, got a
 question for its number or its truth, though its value is not known yet; choose by the

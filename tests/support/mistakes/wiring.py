@@ -209,6 +209,14 @@ got `isinstance(x...)`; use OneOf to choose by a class, Optional for what may be
 TypeError: <the input>: expected blocks and operators on it, got a question for its
 items, though its value is not known yet; take those of a tuple by `x[0]`, `x[1]`, those
 of a sequence by Map
+>>> jf.compose(lambda x: round(number(x)))
+TypeError: <output of Scalar('float32')>: expected blocks and operators on it, got a
+question for its number, though its value is not known yet; write `jf.Function(fn)(x)`,
+where `fn` calculates with it
+>>> jf.compose(lambda x: f'{number(x):.2f}')
+TypeError: <output of Scalar('float32')>: expected blocks and operators on it, got a
+question for its number, though its value is not known yet; write `jf.Function(fn)(x)`,
+where `fn` calculates with it
 >>> jf.compose(lambda x: float(number(x)))
 TypeError: <output of Scalar('float32')>: expected blocks and operators on it, got a
 question for its number, though its value is not known yet; write `jf.Function(fn)(x)`,
