@@ -82,4 +82,6 @@ def callable_name(fn: object) -> str:
     inner = fn.func if isinstance(fn, functools.partial) else fn
     name = getattr(inner, '__name__', None) or getattr(inner, 'name', None)
     name = name if isinstance(name, str) else type(inner).__name__
+    # A line break, or a code of a terminal, would break tables apart.
+    name = name if name.isprintable() else repr(name)[1:-1]
     return 'function' if name == '<lambda>' else str(name)

@@ -30,7 +30,7 @@ from jfold.program import components as c
 from jfold.program.operations import Operations
 from jfold.ragged import MetricValues, Ragged
 from jfold.scheduling.demands import capacity, demands
-from jfold.scheduling.schedule import Schedule, check_not_stacked
+from jfold.scheduling.schedule import Schedule, check_known
 from jfold.scheduling.spec import Spec
 
 SHOWN = 40  # operations
@@ -107,7 +107,8 @@ def draw(thing: object, example: int | None = None) -> Drawing:
       text. Of large things a part is drawn.
 
     Raises:
-      TypeError: `thing` is none of these, or `example` no int.
+      TypeError: `thing` is none of these, or a schedule that JAX traces; `example` is
+        no int.
       ValueError: the schedule is stacked.
       IndexError: there is no such example.
 
@@ -121,7 +122,7 @@ def draw(thing: object, example: int | None = None) -> Drawing:
     if isinstance(thing, Operations):
         picture = program_picture(thing)
     elif isinstance(thing, Schedule):
-        check_not_stacked(thing)
+        check_known(thing)
         picture = levels_picture(thing)
         if example is not None:
             here = thing.spec.capacity.examples * len(thing.parts)

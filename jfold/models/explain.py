@@ -13,7 +13,7 @@ import numpy as np
 from jfold.program.components import loops_of
 from jfold.runtime import residual_bytes
 from jfold.scheduling.layout import layout, running_components
-from jfold.scheduling.schedule import Schedule
+from jfold.scheduling.schedule import Schedule, check_known
 from jfold.scheduling.shards import Shards
 
 SHOWN_LEVELS = 12
@@ -27,6 +27,7 @@ def explain(schedule: Schedule, programs: int, max_programs: int | None) -> str:
       programs: how many shapes of schedule the model has so far.
       max_programs: how many it may have; `None` for any number.
     """
+    check_known(schedule)
     spec, built = schedule.spec, ''
     if (seconds := schedule.seconds) is not None:
         time = f'{seconds * 1e3:.3g} ms' if seconds < 1 else f'{seconds:.3g} s'

@@ -319,6 +319,21 @@ def check_not_stacked(schedule: Schedule) -> None:
         )
 
 
+def check_known(schedule: Schedule) -> None:
+    """Raise TypeError if the values of a schedule are not known, as under `jit`.
+
+    Raise ValueError if it is stacked.
+    """
+    check_not_stacked(schedule)
+    is_traced = isinstance(schedule.indices, jax.core.Tracer)
+    if is_traced or not isinstance(schedule.indices, np.ndarray | jax.Array):
+        raise TypeError(
+            'expected a schedule with known values, got '
+            f'{"a traced one" if is_traced else "shapes alone"}: call this outside of '
+            '`jax.jit`'
+        )
+
+
 def _mean(losses: jax.Array, mask: jax.Array) -> jax.Array:
     """Return the mean [...] of losses [examples, ...] in the rows of a mask [examples].
 

@@ -142,8 +142,8 @@ def make_shards(sharding: Sharding) -> Shards:
 
     Raises:
       TypeError: `sharding` is neither a `NamedSharding` nor a `PartitionSpec`.
-      ValueError: there is no mesh, or the first axis is split over no axis of the mesh,
-        or further axes are split.
+      ValueError: there is no mesh, or it has manual axes; the first axis is split over
+        no axis of the mesh, or further axes are split.
     """
     if isinstance(sharding, NamedSharding):
         mesh, spec = sharding.mesh, sharding.spec
@@ -158,6 +158,11 @@ def make_shards(sharding: Sharding) -> Shards:
         raise ValueError(
             f'expected `sharding` on a mesh of devices, got {sharding} without one: '
             'pass `NamedSharding(mesh, spec)`, or call `jax.set_mesh(mesh)` before'
+        )
+    if AxisType.Manual in mesh.axis_types:
+        raise ValueError(
+            f'expected a mesh of automatic or explicit axes, got {mesh}, of which some '
+            'are manual: make it by `jax.make_mesh(shape, names)`'
         )
     first, *others = *spec, None
     axes = first if isinstance(first, tuple) else (first,)

@@ -247,6 +247,14 @@ class TerminalInteractiveShell:
     """IPython on a terminal, or with its output in a file."""
 
 
+def test_no_progress_bar_on_a_closed_stream(monkeypatch: Any) -> None:
+    """As a server without a terminal may have."""
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, 'stderr', closed)
+    assert len(trees().trace(TREES, progress=True)) == len(TREES)
+
+
 @pytest.mark.parametrize(
     ('stream', 'shell', 'delay', 'progress', 'shows'),
     [

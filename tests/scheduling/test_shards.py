@@ -428,3 +428,11 @@ def test_results_on_a_mesh_whose_types_say_how_arrays_lie() -> None:
     mesh = jax.make_mesh((2,), ('data',), (AxisType.Explicit,))
     with jax.set_mesh(mesh):
         close(run(), want, 1e-6)
+
+
+def test_a_mesh_with_manual_axes() -> None:
+    mesh = jax.make_mesh((4,), ('data',), (AxisType.Manual,))
+    with pytest.raises(ValueError, match='expected a mesh of automatic or explicit'):
+        jf.compile(tree_block()).schedule(
+            [1], sharding=NamedSharding(mesh, jax.P('data'))
+        )

@@ -49,6 +49,13 @@ def gradient_of(fn: Any, name: str) -> Any:
     return jax.grad(lambda p: model.apply(p, given).sum())(start)
 
 
+def callback(x: Any) -> Any:
+    return jax.pure_callback(lambda x: x, x, x)
+
+
+called_back = jf.compile(number >> jf.Function(callback))
+
+
 def stacked(*schedules: jf.Schedule) -> Any:
     return jax.tree.map(lambda *x: jnp.stack(x), *schedules)
 
@@ -102,6 +109,12 @@ ValueError: expected a schedule made by this model, got one of another: call
 >>> jax.jit(summed.apply)({}, schedule())
 ValueError: expected a schedule made by this model, got one of another: call
 `model.schedule(examples)` of the model that is applied
+>>> jax.jit(summed.explain)(schedule())
+TypeError: expected a schedule with known values, got a traced one: call this outside of
+`jax.jit`
+>>> jf.draw(jax.eval_shape(lambda: schedule()))
+TypeError: expected a schedule with known values, got shapes alone: call this outside of
+`jax.jit`
 >>> jax.grad(lambda p: layered.apply(p, schedule()).sum())({'linear': jnp.ones(3)})
 TypeError: expected parameters of layer 'linear' as float32[2], got float32[3];
 `model.init(key)` makes them
@@ -117,6 +130,9 @@ ValueError: …\nexpected a gradient of layer 'scaled', got this error; use lax.
 lax.fori_loop with fixed bounds, or give the function one by jax.custom_vjp
 >>> gradient_of(lambda w, x: pulled(w * x), 'pulled')
 TypeError: …\nexpected a gradient of layer 'pulled', got this error
+>>> called_back.apply({}, called_back.schedule([1.0]))
+NotImplementedError: …\nexpected a function in layer 'callback' that `jax.vmap` runs on
+many rows at once, got this error; give a callback `vmap_method=`
 >>> model = jf.compile(summed.block, max_programs=1)
 ... model.schedule([[1]])
 ... model.schedule([[1], [2]])
