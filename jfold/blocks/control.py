@@ -99,7 +99,8 @@ class OneOf(Block):
       key_fn: a Python function from the value to its key, or a block whose result is a
         Python object, the key.
       cases: the block for each key: a dict, a list of pairs, or a tuple of blocks (keys
-        0, 1, ..., and negative ones). All cases have results of one type.
+        0, 1, ..., and negative ones). All cases have results of one type; of several
+        for one key the last counts.
       pre_block: a block applied before the cases; `key_fn` gets the value before it.
       default: the block for any other hashable key; if left out, such a key is an
         error.
@@ -139,13 +140,7 @@ class OneOf(Block):
                 f'OneOf: expected a callable `key_fn`, got {key_fn!r}; {hint}'
             )
         is_mapping = isinstance(cases, Mapping)
-        given = [*(cases if is_mapping else key_value_pairs('OneOf', cases))]
-        pairs = dict(cases if is_mapping else given)
-        if len(pairs) < len(given):
-            raise ValueError(
-                f'OneOf: expected each key once, got {[key for key, _ in given]}; of '
-                'keys that are equal, as 1 and True are, leave one'
-            )
+        pairs = dict(cases if is_mapping else key_value_pairs('OneOf', cases))
         if not pairs:
             raise ValueError('OneOf: expected at least one case, got none')
         blocks: dict[int, Block] = {}  # by id of a short-hand, even in several cases

@@ -146,9 +146,6 @@ got 'float32'; write `Scalar('float32')` for a number, `GetItem('float32')` for 
 >>> jf.OneOf('kind', {'a': number})
 TypeError: OneOf: expected a callable `key_fn`, got 'kind'; write `GetItem('kind')` for
 a field
->>> jf.OneOf(len, [(1, number), (True, number)])
-ValueError: OneOf: expected each key once, got [1, True]; of keys that are equal, as 1
-and True are, leave one
 >>> jf.OneOf(type, {})
 ValueError: OneOf: expected at least one case, got none
 >>> jf.InputTransform(3)
