@@ -22,17 +22,19 @@ from jfold.types import SequenceType, leaf_types, pack
 def gathered(execution: Execution, batch: Batch, values: Buffers) -> Arrays:
     """Gather the rows of `execution.tensors` from the value buffers, [rows, *shape].
 
-    Spare (padding) rows repeat a real one; no gradient flows through them, nor does a
-    tangent.
+    Spare (padding) rows of results repeat a real one; no gradient flows through them,
+    nor does a tangent.
     """
     program = execution.program
+    first = len(program.operations)  # the table of the first result
 
     def read(place: Place) -> Array:
         section = batch.sections.reads[place]
         buffer = values_of(values, batch, type_at(program, place))
         rows = take(buffer, batch.read(section, 0, *section.shape))
-        count = batch.rows(place[0] - len(program.operations))
-        return mask_spare(rows, jnp.arange(len(rows)) < count)
+        if place[0] < first:  # an output that leaves loops, read as others are
+            return rows
+        return mask_spare(rows, jnp.arange(len(rows)) < batch.rows(place[0] - first))
 
     return list(map(read, execution.tensors))
 

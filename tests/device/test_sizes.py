@@ -162,3 +162,15 @@ def test_no_tangent_flows_through_spare_rows(strategy: str) -> None:
     square = lambda x: (results(x) ** 2).sum()  # noqa: E731
     for one, other in itertools.product([jax.jacfwd, jax.jacrev], repeat=2):
         assert one(other(square))(jnp.float32(2)) == 148
+
+
+def test_tangents_flow_through_what_leaves_loops() -> None:
+    """Through more rows than there are levels, and examples."""
+    scale = jf.Function(lambda p, a, b: p * a + b, lambda *_: jnp.float32(2), name='p')
+    inner = jf.Map(jf.Scalar()) >> jf.Fold(scale, jf.Zeros([]))
+    model = jf.compile(jf.Map(inner) >> jf.Sum() >> jf.Function(jnp.square))
+    schedule = model.schedule([[[1, 2]] * 6, [[3]]], size=3)
+    assert model.program.applied and model.program.has_loops
+    for derivative in (jax.jacfwd, jax.jacrev):
+        found = derivative(lambda p: model.apply({'p': p}, schedule))(jnp.float32(2))
+        assert found.tolist() == [2 * 24 * 6, 0, 0]
