@@ -120,7 +120,17 @@ def calls(checkout: Checkout, options: argparse.Namespace) -> dict[str, Call]:
         'merge from a corpus': lambda i: corpus.schedule(chosen[i % POOL]),
         **_steps(model, params, schedules),
         **_steps(model, params, [model.schedule(chain)], ' a chain'),
+        **_lists(jf, options),
     }
+
+
+def _lists(jf: Any, options: argparse.Namespace) -> dict[str, Call]:
+    """Steps of an LSTM, whose states are pairs, over lists of 50 numbers."""
+    vector = jf.Scalar() >> jf.Function(lambda x: jnp.full(options.hidden, x))
+    model = jf.compile(jf.Map(vector) >> jf.layers.LSTM(options.hidden))
+    params = model.init(jax.random.key(0))
+    lists = [[0.1] * 50 for _ in range(options.trees)]
+    return _steps(model, params, [model.schedule(lists)], ' lists')
 
 
 def host_calls(

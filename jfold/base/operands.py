@@ -134,7 +134,7 @@ class Operand:
 
     @api_boundary
     def __format__(self, spec: str) -> str:
-        return str(self.__int__()) if spec else str(self)
+        return f'{self.__int__()}' if spec else str(self)
 
     @api_boundary
     def __iter__(self) -> Iterator[Any]:

@@ -51,8 +51,8 @@ def Stack(length: int) -> Pipe:
     """A sequence of tensors [*shape] as one tensor [length, *shape], padded by zeros.
 
     A sequence of tuples of tensors gives a tuple. A longer sequence is an error. It is
-    an operation of `length` inputs, so XLA takes longer for a larger one: seconds from
-    a hundred on. `Ragged.padded` does the same behind a model at any length.
+    an operation of `length` inputs, so XLA takes longer to compile a larger one; behind
+    a model, `Ragged.padded` does the same.
 
     >>> from jfold import Map, Scalar
     >>> (Map(Scalar()) >> Stack(3)).eval([1, 2]).tolist()

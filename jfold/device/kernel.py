@@ -260,8 +260,10 @@ class Kernel(Memoized):
             of_row = functools.partial(outputs, *arguments[:count])
             return list(jax.vmap(of_row, axis_size=rows)(*arguments[count:]))
 
+        if self.takes_tiles:
+            return jaxprs.trace(outputs, specs)
         with naming_batched(self.operation.layer.name):
-            return jaxprs.trace(outputs if self.takes_tiles else of_rows, specs)
+            return jaxprs.trace(of_rows, specs)
 
     @memoized
     def is_defined(self, rows: int) -> bool:

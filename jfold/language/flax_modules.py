@@ -99,13 +99,14 @@ def check_closed_over(fn: object) -> None:
 
 def _read_by(fn: Any) -> dict[str, Any]:
     """Return what a callable reads, but for its arguments, by name."""
-    if wrapped := _wrapped(fn):
-        return wrapped
-    if not inspect.isfunction(fn):
-        return dict(getattr(fn, '__dict__', {}))  # an object with `__call__`
-    nonlocals, names, *_ = inspect.getclosurevars(fn)
-    parameters = inspect.signature(fn).parameters.values()
-    return {**names, **nonlocals, **{x.name: x.default for x in parameters}}
+    read = _wrapped(fn)
+    if inspect.isfunction(fn):
+        nonlocals, names, *_ = inspect.getclosurevars(fn)
+        own = inspect.signature(fn, follow_wrapped=False).parameters.values()
+        return {**read, **names, **nonlocals, **{x.name: x.default for x in own}}
+    if read or inspect.isclass(fn):
+        return read
+    return dict(getattr(fn, '__dict__', {}))  # an object with `__call__`
 
 
 def _wrapped(fn: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jfold.base.errors import short_repr
@@ -90,7 +91,8 @@ def _check_rows(layer: Layer, array: Any) -> None:
     if hasattr(array, 'dtype') and not _has_dtype(array, spec):
         cast = f'.astype({spec.dtype.name!r})'
     passed = f'array{cast}'
-    if 'key<' in got:
+    dtype = getattr(array, 'dtype', spec.dtype)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         passed = 'jax.random.key_data(array)'
     raise TypeError(
         f'External({layer.name!r}): expected an array {shown_rows(spec)}, got {got}; '

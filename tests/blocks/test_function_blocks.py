@@ -397,3 +397,13 @@ def test_what_is_ambiguous_is_refused() -> None:
         f'expected to give {shown}, got (float32[], float32[]); give all cases one '
         'type',
     )
+
+
+def test_a_name_with_a_line_break() -> None:
+    def double(x: Any) -> Any:
+        return 2 * x
+
+    double.__name__ = 'a\nb\x1b'
+    model = jf.compile(jf.Scalar() >> jf.Function(double))
+    assert repr(model.block.blocks[1]) == 'Function(a\\nb\\x1b)'
+    assert 'a\\nb' in model.explain(model.schedule([1]))

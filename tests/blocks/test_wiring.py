@@ -443,3 +443,14 @@ def test_what_compile_refuses() -> None:
         "compose.x2.Scalar('float32'): expected an object, got void; use Zeros or "
         'FromTensor where nothing is read',
     )
+
+
+def test_numbers_of_numpy_on_the_left() -> None:
+    """NumPy gives them to the operators of a wire as arrays without axes."""
+    for make, want in (
+        (lambda x: np.float32(2) < x, True),
+        (lambda x: np.float32(2) - x, -1.0),
+        (lambda x: x >= np.float32(4), False),
+    ):
+        block = jf.compose(lambda x, make=make: make(jf.Scalar()(x)))
+        assert block.eval(3).item() == want

@@ -8,6 +8,7 @@ fails and the trick may go.
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import operator
@@ -24,8 +25,8 @@ from binary_trees import binary, binary_tree
 from hlo import Module, compiled_text, large, parse
 
 import jfold as jf
-from jfold.device import loops, xla
-from jfold.device.buffers import slice_rows
+from jfold.device import backward, loops, xla
+from jfold.device.buffers import slice_rows, write
 from jfold.device.xla import Chained
 from jfold.scheduling.tiles import NARROW, cores
 
@@ -130,6 +131,19 @@ def by(cell: Any, size: int, *shape: int) -> Callable[[], jf.Block]:
     return lambda: trees(size, layer(cell, *shape))
 
 
+def joined(w: Any, left: Any, right: Any) -> Any:
+    """A state of two parts, as one vector."""
+    parts = jnp.split(w @ jnp.concatenate([left, right]), 2)
+    return jnp.concatenate([jnp.tanh(x) for x in parts])
+
+
+def fused_writes(text: str) -> list[str]:
+    """The kernels that write to a buffer what they compute by `tanh`."""
+    opcodes = {name: {i.opcode for i in body} for name, body in parse(text).items()}
+    both = {'dynamic-update-slice', 'tanh'}
+    return [name for name, x in opcodes.items() if both <= x]
+
+
 # By what is avoided: a block, how it is run, what finds it, and the plain form.
 TRICKS: dict[str, tuple[Any, ...]] = {
     'loops that are not chained copy buffers': (
@@ -147,6 +161,14 @@ TRICKS: dict[str, tuple[Any, ...]] = {
     'products that are read once more make no room': (
         *(by(larger, 3, 2, 3, 3), 'fixed', True, copied_in_loops),
         *(xla, 'is_read_before', lambda *_: True),
+    ),
+    'writes that are not alone are in one kernel with what they write': (
+        *(by(joined, 8, 8, 16), 'counted', False, fused_writes),
+        *(
+            xla,
+            'write_alone',
+            lambda buffer, x, first, base=0: write(buffer, x, base + first),
+        ),
     ),
     'matrices that are not shared are turned in every product': (
         *(by(of_left, 3, 3, 3), 'counted', False, turned_matrices),
@@ -297,6 +319,29 @@ def test_what_is_sliced_has_the_values_and_gradients_of_what_is_gathered(
     expected = found()
     monkeypatch.setattr(xla, 'SHARED', 0)
     jax.tree.map(np.testing.assert_array_equal, found(), expected)
+
+
+@pytest.mark.parametrize('make', [chained, crossed], ids=lambda make: make.__name__)
+def test_a_reverse_that_is_isolated(
+    make: Callable[[], jf.Block], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives the same gradients, and copies no buffer."""
+
+    def grads() -> Any:
+        model = jf.compile(make(), strategy='counted')
+        schedule = model.schedule([binary_tree(np.random.default_rng(0), 9)] * 2)
+
+        def loss(params: Any) -> Any:
+            return sum(map(jnp.sum, jax.tree.leaves(model.apply(params, schedule))))
+
+        return jax.grad(loss)(model.init(jax.random.key(0)))
+
+    want = grads()
+    monkeypatch.setattr(backward, 'ALONE', 0)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, grads(), want)
+    text = program(make(), 'counted')
+    assert 'pull_to_inputs' in text and not copied_in_loops(text)
 
 
 def test_rows_that_are_gathered_at_once_are_those_gathered_apart(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -189,6 +190,60 @@ def test_parameters_of_modules_in_lists() -> None:
     state = nnx.state(fold.params)
     for params in (fold.params, fold.arrays, state, nnx.to_pure_dict(state)):
         np.testing.assert_array_equal(fold.model.apply(params, schedule), want)
+
+
+linear = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+
+class Holder:
+    """An object that calls what it holds."""
+
+    def __init__(self) -> None:
+        self.held = linear
+
+    def __call__(self, x: Any) -> Any:
+        return self.held(x)
+
+
+def decorated(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def call(x: Any) -> Any:
+        return linear(fn(x))
+
+    return call
+
+
+def through(x: Any) -> Any:
+    return linear(x)
+
+
+UNTRAINED = {
+    'nnx.jit': nnx.jit(linear),
+    'nnx.remat': nnx.remat(linear),
+    'jax.checkpoint': jax.checkpoint(linear),
+    'jax.jit of a function': jax.jit(lambda x: 2 * linear(x)),
+    'jax.jit of a method': jax.jit(linear.__call__),
+    'partial': functools.partial(linear),
+    'default': lambda x, module=linear: module(x),
+    'helper': lambda x: 2 * through(x),
+    'object': Holder(),
+    'decorator': decorated(jnp.tanh),
+}
+
+
+@pytest.mark.parametrize('name', UNTRAINED)
+def test_modules_that_nobody_would_train(name: str) -> None:
+    with pytest.raises(
+        TypeError, match=r'the Linear `\w+`, and nobody would train them'
+    ):
+        jf.compile(jf.Vector(2) >> jf.Function(UNTRAINED[name]))
+
+
+@pytest.mark.parametrize('fn', [jax.nn.relu, jax.jit(jnp.tanh), jnp.sin])
+def test_functions_that_hold_no_module(fn: Any) -> None:
+    around = functools.wraps(fn)(lambda x: 2 * fn(x))
+    for each in (fn, functools.partial(fn), around):
+        assert not jf.compile(jf.Vector(2) >> jf.Function(each)).init(KEY)
 
 
 class NnxNet(nnx.Module):
