@@ -189,3 +189,11 @@ def test_what_it_is_made_of() -> None:
         'External: expected `type` as that of a tensor, got (float32[], float32[])'
     ):
         jf.External('x', ('float32', 'float32'))
+
+
+def test_keys_where_rows_of_numbers_are_wanted() -> None:
+    """They are no numbers to be cast."""
+    model = jf.compile(jf.External('keys', jf.TensorType([2], 'uint32')))
+    schedule, keys = model.schedule([1]), jax.random.split(jax.random.key(0), 3)
+    with pytest.raises(TypeError, match=r"'keys': jax\.random\.key_data\(array\)"):
+        model.apply({}, schedule, {'keys': keys})
