@@ -139,6 +139,24 @@ def ways_block(hidden: int, way: str) -> jf.Block:
     return tree()
 
 
+# ---- gates ---------------------------------------------------------------------------
+
+
+def sliced(x: jax.Array, count: int) -> list[jax.Array]:
+    """What `jnp.split` gives, as slices."""
+    size = len(x) // count
+    return [x[k * size : (k + 1) * size] for k in range(count)]
+
+
+def gates_block(hidden: int, split: Callable[[jax.Array, int], Any]) -> jf.Block:
+    """The state [2H] of the root of a tree, whose cell takes its gates apart so."""
+    tree = jf.ForwardDeclaration(name='tree')
+    join = jf.Function(functools.partial(cell, split=split), init_cell, 'cell')
+    pair = jf.Record((tree(), tree())) >> join
+    tree.resolve_to(jf.OneOf(type, {int: words(hidden), tuple: pair}))
+    return tree()
+
+
 # ---- many children -------------------------------------------------------------------
 
 

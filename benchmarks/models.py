@@ -11,6 +11,7 @@
 - `fan-out`: one value that hundreds of operations read, beside plain JAX;
 - `unused`: a model of sixteen cells of which batches use four, over one of just these;
 - `products`: a cell's product of weights and state written in four ways, over `x @ W`;
+- `gates`: a tree-LSTM whose gates are slices, over one that splits them;
 - `library`: the syntax trees of the standard library, as `examples/function_names.py`;
 - `treebank`: the sentiment treebank at `--trees`, as `examples/sentiment.py`.
 """
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from measuring import MODES, agree_with, begin, in_plain_jax, jax_parser, set_up
 from model_kinds import (
@@ -39,6 +41,7 @@ from model_kinds import (
     chain_block,
     fan_out_block,
     from_linen,
+    gates_block,
     kind_size,
     kinds_block,
     labelled,
@@ -48,6 +51,7 @@ from model_kinds import (
     padded,
     read,
     scanned,
+    sliced,
     to_linen,
     value,
     ways_block,
@@ -180,6 +184,24 @@ def products(options: argparse.Namespace) -> Iterator[Row]:
     for way, mode in itertools.product(others, MODES):
         ratios = times[f'{way}: {mode}'] / times[f'{first}: {mode}']
         yield ratio_row(f'{way} / {first}', mode, ratios)
+
+
+def gates(options: argparse.Namespace) -> Iterator[Row]:
+    """A tree-LSTM whose gates are slices, and one that splits them."""
+    rng, batches = random.Random(1), random_trees(options)
+    checks = few(batches, lambda: random_tree(7, rng))
+    nodes = 2 * options.leaves - 1
+    setups = [
+        set_up(
+            name, gates_block(options.hidden, split), batches, checks, lambda _: nodes
+        )
+        for name, split in (('jnp.split', jnp.split), ('slices', sliced))
+    ]
+    times = timed(setups, options)
+    yield from rows_of(setups, times)
+    for mode in MODES:
+        ratios = times[f'slices: {mode}'] / times[f'jnp.split: {mode}']
+        yield ratio_row('gates by slices / jnp.split', mode, ratios)
 
 
 # ---- many children -------------------------------------------------------------------
@@ -340,6 +362,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     'fan-out': fan_out,
     'unused': unused,
     'products': products,
+    'gates': gates,
     'library': library,
     'treebank': treebank,
 }

@@ -215,6 +215,8 @@ class Kernel(Memoized):
 
         inputs = self.inputs(rows)
         closed = jaxprs.trace(outputs, [*leaves, *inputs])
+        # The number of rows must not decide what is split: other numbers are compared.
+        closed = jaxprs.with_splits(closed, first=0 if rows is None else 1)
         return hoist_from_checkpoints(
             closed, [False] * len(leaves) + [True] * len(inputs)
         )

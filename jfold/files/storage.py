@@ -27,6 +27,7 @@ import mmap
 import os
 import re
 import secrets
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -106,13 +107,14 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
     """Open a temporary file to write; replace `path` by it when the body ends.
 
     The temporary file is in the folder of `path`. Where `path` is a link, its target is
-    replaced. If the body raises, `path` is unchanged and the temporary file removed.
+    replaced. Who may read a file that is replaced may read the new one, and nobody
+    else. If the body raises, `path` is unchanged and the temporary file removed.
 
     Raises OSError, which names `path`, not the temporary file, if it is a folder, a
     device or a pipe, or the system fails, as where the disk is full.
     """
     place, named = Path(os.path.realpath(path)), os.fspath(path)
-    if place.is_dir():
+    if place.is_dir() or named.endswith('/'):
         text = (
             'expected `path` of a file, got that of a folder: give it a name in there'
         )
@@ -125,6 +127,8 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
         file = open(spare, 'xb')
         try:
             with file:
+                if place.exists():
+                    shutil.copymode(place, spare)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -108,6 +108,16 @@ def swish(p: Any, left: Any, right: Any) -> Any:
 
 
 @cell
+def sliced_gates(p: Any, left: Any, right: Any) -> Any:
+    """Gates that slices take apart, and rows of a matrix."""
+    z = both(left, right)[::-1] @ p['wide'] @ p['four']
+    first, second = p['b'][: H // 2], p['b'][H // 2 :]
+    gate, new = jax.nn.sigmoid(z[:H]), jnp.tanh(z[H : 2 * H])
+    kept = z[2 * H : 3 * H] * (left + z[3 * H :])
+    return gate * new + (1 - gate) * kept + first[0] * second[-1]
+
+
+@cell
 def bilinear(p: Any, left: Any, right: Any) -> Any:
     """Products of products."""
     form = jnp.einsum('i,ijk,k->j', left, p['cube'], right)

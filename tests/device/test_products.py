@@ -303,3 +303,50 @@ def test_all_rows_of_a_table_are_one_chunk() -> None:
     word = names.index('embed')
     rows = schedule.capacity.rows[word]
     assert layout(schedule.spec).chunk[word] == rows >= 64 * 7
+
+
+# ---- slices --------------------------------------------------------------------------
+
+# By name: a function of an array [4, 6], and the primitives that take it apart.
+SLICED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    'halves': (lambda x: x[:, :3] * x[:, 3:], 'split'),
+    'gates, one read twice': (
+        lambda x: x[:, 4:] * jnp.tanh(x[:, :2] + x[:, 2:4]) + x[:, 4:],
+        'split',
+    ),
+    'rows': (lambda x: sum(k * row for k, row in enumerate(x)), 'split'),
+    'a gap': (lambda x: x[:, :2] * x[:, 3:5], 'slice slice'),
+    'an overlap': (lambda x: x[:, :4] * x[:, 2:], 'slice slice'),
+    'every other': (lambda x: x[:, ::2] * x[:, 1::2], 'slice slice'),
+    'both axes': (lambda x: x[:2, :3] * x[2:, 3:], 'slice slice'),
+    'an axis each': (lambda x: x[:2, :3] + x[2:, :3] * x[:2, 3:], 'slice slice slice'),
+    'parts of no size': (
+        lambda x: x[:, :3] * x[:, 3:] + x[:, :0].sum() + x[:, 3:3].sum(),
+        'split',
+    ),
+    'one part': (lambda x: x[:, :3] * 2, 'slice'),
+    'all': (lambda x: jax.lax.slice(x, (0, 0), (4, 6)) * 2, 'slice'),
+}
+
+
+@pytest.mark.parametrize('name', SLICED)
+def test_slices_that_take_an_array_apart_become_one_split(name: str) -> None:
+    """Values and derivatives stay, bit by bit."""
+    fn, expected = SLICED[name]
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    before = jaxprs.trace(lambda x: [fn(x)], [x])
+    after = jaxprs.with_splits(before)
+    names = [e.primitive.name for e in after.eqns]
+    assert ' '.join(n for n in names if n in ('slice', 'split')) == expected
+
+    def loss(closed: Any, x: Any) -> Any:
+        return (jaxprs.evaluate(closed, [x])[0] ** 2).sum()
+
+    first, second = (jax.value_and_grad(loss, 1)(c, x) for c in (before, after))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def test_rows_of_whole_tiles_stay_slices() -> None:
+    """Another number of rows may be taken apart otherwise."""
+    closed = jaxprs.trace(lambda x: [x[:2, :3] + x[2:, :3]], [np.ones((4, 6))])
+    assert jaxprs.with_splits(closed, first=1) is closed
