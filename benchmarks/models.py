@@ -11,7 +11,8 @@
 - `fan-out`: one value that hundreds of operations read, beside plain JAX;
 - `unused`: a model of sixteen cells of which batches use four, over one of just these;
 - `products`: a cell's product of weights and state written in four ways, over `x @ W`;
-- `gates`: a tree-LSTM whose gates are slices, over one that splits them;
+- `gates`: a tree-LSTM whose gates are slices, or products of their own, over one
+  that splits one product;
 - `library`: the syntax trees of the standard library, as `examples/function_names.py`;
 - `treebank`: the sentiment treebank at `--trees`, as `examples/sentiment.py`.
 """
@@ -23,15 +24,15 @@ import functools
 import itertools
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from measuring import MODES, agree_with, begin, in_plain_jax, jax_parser, set_up
 from model_kinds import (
+    GATES_IN_WAYS,
     SHORTEST,
     WAYS,
     bush,
@@ -51,7 +52,6 @@ from model_kinds import (
     padded,
     read,
     scanned,
-    sliced,
     to_linen,
     value,
     ways_block,
@@ -166,42 +166,36 @@ def unused(options: argparse.Namespace) -> Iterator[Row]:
         yield ratio_row(f'{many} / a model of just these four', mode, ratios)
 
 
-# ---- products ------------------------------------------------------------------------
+# ---- ways of writing a cell ----------------------------------------------------------
 
 
-def products(options: argparse.Namespace) -> Iterator[Row]:
-    """The same cell, written in each way."""
+def in_ways(
+    options: argparse.Namespace, block: Callable[..., Any], ways: Iterable[str]
+) -> Iterator[Row]:
+    """The same cell, written in each way; all over the first."""
     rng, batches = random.Random(1), random_trees(options)
     checks = few(batches, lambda: random_tree(7, rng))
     nodes = 2 * options.leaves - 1
     setups = [
-        set_up(way, ways_block(options.hidden, way), batches, checks, lambda _: nodes)
-        for way in WAYS
+        set_up(way, block(options.hidden, way), batches, checks, lambda _: nodes)
+        for way in ways
     ]
     times = timed(setups, options)
     yield from rows_of(setups, times)
-    first, *others = WAYS
+    first, *others = ways
     for way, mode in itertools.product(others, MODES):
         ratios = times[f'{way}: {mode}'] / times[f'{first}: {mode}']
         yield ratio_row(f'{way} / {first}', mode, ratios)
 
 
+def products(options: argparse.Namespace) -> Iterator[Row]:
+    """A product of weights and state."""
+    return in_ways(options, ways_block, WAYS)
+
+
 def gates(options: argparse.Namespace) -> Iterator[Row]:
-    """A tree-LSTM whose gates are slices, and one that splits them."""
-    rng, batches = random.Random(1), random_trees(options)
-    checks = few(batches, lambda: random_tree(7, rng))
-    nodes = 2 * options.leaves - 1
-    setups = [
-        set_up(
-            name, gates_block(options.hidden, split), batches, checks, lambda _: nodes
-        )
-        for name, split in (('jnp.split', jnp.split), ('slices', sliced))
-    ]
-    times = timed(setups, options)
-    yield from rows_of(setups, times)
-    for mode in MODES:
-        ratios = times[f'slices: {mode}'] / times[f'jnp.split: {mode}']
-        yield ratio_row('gates by slices / jnp.split', mode, ratios)
+    """A tree-LSTM."""
+    return in_ways(options, gates_block, GATES_IN_WAYS)
 
 
 # ---- many children -------------------------------------------------------------------

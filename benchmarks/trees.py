@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,14 +72,20 @@ def init_cell(key: jax.Array, left: Any, right: Any) -> dict[str, jax.Array]:
     return {'weights': scale * weights, 'bias': jnp.zeros(5 * hidden)}
 
 
+def joint_gates(params: dict[str, jax.Array], h: jax.Array) -> list[jax.Array]:
+    """The five gates, by one product."""
+    return jnp.split(h @ params['weights'] + params['bias'], 5)
+
+
 def cell(
-    params: dict[str, jax.Array], left: jax.Array, right: jax.Array, split: Any = None
+    params: Any,
+    left: jax.Array,
+    right: jax.Array,
+    gates: Callable[..., list[jax.Array]] = joint_gates,
 ) -> jax.Array:
     """Binary tree-LSTM (Tai et al. 2015, eqs. 9-14, N = 2, no input at inner nodes)."""
-    split = split or jnp.split
-    (c_left, h_left), (c_right, h_right) = split(left, 2), split(right, 2)
-    gates = jnp.concatenate([h_left, h_right]) @ params['weights'] + params['bias']
-    i, o, u, f_left, f_right = split(gates, 5)
+    (c_left, h_left), (c_right, h_right) = jnp.split(left, 2), jnp.split(right, 2)
+    i, o, u, f_left, f_right = gates(params, jnp.concatenate([h_left, h_right]))
     c = jax.nn.sigmoid(i) * jnp.tanh(u)
     c += jax.nn.sigmoid(f_left) * c_left + jax.nn.sigmoid(f_right) * c_right
     return jnp.concatenate([c, jax.nn.sigmoid(o) * jnp.tanh(c)])

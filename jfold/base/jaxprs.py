@@ -12,7 +12,6 @@ primitive with several results.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -174,68 +173,6 @@ def without_repeats(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
         return evaluate(closed, leaves, dict.fromkeys(_SIZELESS, once))
 
     return jax.make_jaxpr(first_alone)(*map(spec, open_jaxpr(closed)[0].invars))
-
-
-# ---- slices that take an array apart -------------------------------------------------
-
-
-def with_splits(closed: core.ClosedJaxpr, first: int = 0) -> core.ClosedJaxpr:
-    """Return `closed` with slices that take an array apart replaced by one `split`.
-
-    Derivatives of a split are concatenated. Those of slices are each padded to the
-    array's shape and then added up, which takes longer.
-
-    Args:
-      first: the first axis along which arrays may be split.
-    """
-    slices = defaultdict[core.Var, list[core.JaxprEqn]](list)
-    for equation in open_jaxpr(closed)[0].eqns:
-        if equation.primitive.name == 'slice':
-            for variable in variables(equation.invars):
-                slices[variable].append(equation)
-    found = {v: _split(v, equations, first) for v, equations in slices.items()}
-    splits = {v: x for v, x in found.items() if x is not None}
-    if not splits:
-        return closed
-    parts: dict[core.Var, Sequence[jax.Array]] = {}
-
-    def part(equation: core.JaxprEqn, operands: Arrays) -> jax.Array:
-        (operand,) = equation.invars
-        if operand not in splits:
-            return apply(equation, operands)
-        axis, ranges = splits[operand]
-        if operand not in parts:
-            sizes = [end - start for start, end in ranges]
-            parts[operand] = jax.lax.split(operands[0], sizes, axis)
-        return parts[operand][ranges.index(_ranges(equation)[axis])]
-
-    return rewritten(closed, {'slice': part})
-
-
-def _split(
-    operand: core.Var, slices: Sequence[core.JaxprEqn], first: int
-) -> tuple[int, list[tuple[int, int]]] | None:
-    """Return an axis and its ranges if `slices` take `operand` apart there, or `None`.
-
-    Axes before `first` do not count.
-    """
-    shape = spec(operand).shape
-    found = set(map(_ranges, slices))
-    axes = {k for x in found for k, n in enumerate(shape) if x[k] != (0, n)}
-    strided = any(set(e.params['strides'] or (1,)) != {1} for e in slices)
-    if strided or len(axes) != 1 or min(axes) < first:
-        return None
-    (axis,) = axes
-    ranges = sorted(x[axis] for x in found)
-    starts, ends = zip(*ranges, strict=True)
-    covers = (*starts, shape[axis]) == (0, *ends)
-    return (axis, ranges) if covers else None
-
-
-def _ranges(equation: core.JaxprEqn) -> tuple[tuple[int, int], ...]:
-    """Return the range, by axis, that a `slice` takes."""
-    starts, ends = (equation.params[f'{x}_indices'] for x in ('start', 'limit'))
-    return tuple(zip(starts, ends, strict=True))
 
 
 # ---- dependence ----------------------------------------------------------------------

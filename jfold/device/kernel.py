@@ -40,6 +40,7 @@ from jfold.base.memo import Memoized, memoized
 from jfold.device import fixed_order, xla
 from jfold.device.analyses import is_defined
 from jfold.device.parameter_stages import Hoisted, hoist_from_checkpoints, stage
+from jfold.device.rewriting import rewritten
 from jfold.program.operations import PROBES, Operation
 from jfold.types import TensorType, TupleType, pack
 
@@ -216,7 +217,7 @@ class Kernel(Memoized):
         inputs = self.inputs(rows)
         closed = jaxprs.trace(outputs, [*leaves, *inputs])
         # The number of rows must not decide what is split: other numbers are compared.
-        closed = jaxprs.with_splits(closed, first=0 if rows is None else 1)
+        closed = rewritten(closed, len(leaves), first=0 if rows is None else 1)
         return hoist_from_checkpoints(
             closed, [False] * len(leaves) + [True] * len(inputs)
         )

@@ -171,8 +171,10 @@ def stage(
     of_rows, varying = jaxprs.reachable(jaxpr, [*jaxpr.invars[fixed:], *sized])
     fixed_alone = jaxprs.reachable(jaxpr, first)[0] - of_rows
     # Equations that only move data, such as a transpose, are not worth hoisting:
-    # products take a matrix in either orientation.
-    work = {e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES}
+    # products take a matrix in either orientation. But matrices that are joined are
+    # copied.
+    free = jaxprs.MOVES - {'concatenate', 'stack'}
+    work = {e for e in fixed_alone if e.primitive.name not in free}
     results = [v for e in work for v in e.outvars]
     early = jaxprs.slice_for(jaxpr.eqns, results, keep=work)
     # Equations that depend on no argument, as an `iota`, are not hoisted: both stages
