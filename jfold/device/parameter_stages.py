@@ -44,13 +44,17 @@ if TYPE_CHECKING:
     Residuals: TypeAlias = tuple[Array, Arrays, dict[int, Array]]
 
 
+# Names of primitives that copy what they move.
+COPIES = frozenset('concatenate rev slice split stack unstack'.split())
+
+
 @dataclass(frozen=True, eq=False)
 class Hoisted:
     """A jaxpr split in two: equations on its first arguments alone, and all others.
 
     Attributes:
       early: equations on the first arguments alone; those that only move data are left
-        out, unless other early equations read their results.
+        out, unless they copy for a product, or early equations read their results.
       frontier: variables that the late stage reads of the early one, floats first:
         arguments as they are, results, and constants that an enclosing transformation
         traces.
@@ -170,11 +174,12 @@ def stage(
     sized = () if other is None else _sized(jaxpr, jaxprs.open_jaxpr(other)[0])
     of_rows, varying = jaxprs.reachable(jaxpr, [*jaxpr.invars[fixed:], *sized])
     fixed_alone = jaxprs.reachable(jaxpr, first)[0] - of_rows
-    # Equations that only move data, such as a transpose, are not worth hoisting:
-    # products take a matrix in either orientation. But matrices that are joined are
-    # copied.
-    free = jaxprs.MOVES - {'concatenate', 'stack'}
-    work = {e for e in fixed_alone if e.primitive.name not in free}
+    # A transpose is not worth hoisting: products take a matrix in either orientation.
+    # A matrix that is cut or joined is, which XLA might copy in every tile.
+    copied = _multiplied_copies(closed)
+    work = {
+        e for e in fixed_alone if e.primitive.name not in jaxprs.MOVES or e in copied
+    }
     results = [v for e in work for v in e.outvars]
     early = jaxprs.slice_for(jaxpr.eqns, results, keep=work)
     # Equations that depend on no argument, as an `iota`, are not hoisted: both stages
@@ -187,6 +192,17 @@ def stage(
     frontier = dict.fromkeys(v for v in read if v in hoisted or v in first)
     ordered = sorted(frontier, key=lambda v: not jaxprs.is_inexact(jaxprs.spec(v)))
     return Hoisted(closed, early, late, ordered, varying, name)
+
+
+def _multiplied_copies(closed: core.ClosedJaxpr) -> set[core.JaxprEqn]:
+    """Return equations that copy parts of arrays, or join arrays, for products."""
+    equations, found = jaxprs.open_jaxpr(closed)[0].eqns, set[core.JaxprEqn]()
+    read = {v for e in jaxprs.products(closed) for v in jaxprs.variables(e.invars)}
+    for e in reversed(equations):
+        if e.primitive.name in jaxprs.MOVES and read.intersection(e.outvars):
+            read.update(jaxprs.variables(e.invars))
+            found.update([e] if e.primitive.name in COPIES else ())
+    return found
 
 
 def _sized(jaxpr: core.Jaxpr, other: core.Jaxpr) -> list[core.Var]:

@@ -13,6 +13,7 @@ import pytest
 
 from jfold.base import jaxprs
 from jfold.device import rewriting
+from jfold.device.parameter_stages import stage
 
 
 def names(closed: Any, *wanted: str) -> str:
@@ -180,3 +181,33 @@ def test_prints_of_parameters_and_values_appear_once(
     jax.effects_barrier()
     out = capfd.readouterr().out
     assert out.count('u is') == out.count('x is') == 1
+
+
+# ---- what is copied once -------------------------------------------------------------
+
+# By name: a function of two arrays of parameters and an input, the shapes of all, and
+# of the arrays that tiles read.
+COPIED: dict[str, tuple[Callable[..., Any], list[Any], list[tuple[int, ...]]]] = {
+    'joined': (lambda u, v, x: x @ jnp.concatenate([u, v], 1), [U, V, (3,)], [(3, 6)]),
+    'a part, transposed': (lambda u, v, x: u[1:].T @ x, [U, V, (2,)], [(2, 2)]),
+    'turned': (lambda u, v, x: x @ u[::-1], [U, V, (3,)], [(3, 2)]),
+    'transposed, not copied': (lambda u, v, x: x @ u.T, [U, V, (2,)], [(3, 2)]),
+    'a table': (lambda u, v, x: u[1:][x[0].astype(int)], [U, V, (1,)], [(3, 2)]),
+    'a bias': (
+        lambda u, v, x: x * jnp.concatenate([u[0], v[0]]),
+        [U, V, (6,)],
+        [(3, 2), (3, 4)],
+    ),
+}
+
+
+@pytest.mark.parametrize('name', COPIED)
+def test_matrices_of_products_are_cut_and_joined_once(name: str) -> None:
+    """Before all tiles; other arrays are read where they are."""
+    fn, shapes, expected = COPIED[name]
+    closed, given = traced(fn, shapes)
+    staged = stage(closed, 2, 'layer')
+    assert [v.aval.shape for v in staged.frontier] == expected
+    weights = staged.run_early(*given[:2])
+    (result,) = staged.run_late(weights, given[2:], {})
+    np.testing.assert_allclose(result, fn(*given), rtol=1e-5)
