@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
-from trees import VOCABULARY, Params, Tree, cell, init_cell, joint_gates
+from trees import VOCABULARY, Params, Tree, cell, init_cell
 
 import jfold as jf
 
@@ -142,15 +142,14 @@ def ways_block(hidden: int, way: str) -> jf.Block:
 # ---- gates ---------------------------------------------------------------------------
 
 
-def gates_by_slices(params: Params, h: jax.Array) -> list[jax.Array]:
-    """The gates of `trees.cell`, taken apart by slices."""
-    gates = h @ params['weights'] + params['bias']
-    size = len(gates) // 5
-    return [gates[k * size : (k + 1) * size] for k in range(5)]
+def sliced(x: jax.Array, count: int) -> list[jax.Array]:
+    """What `jnp.split` gives, as slices."""
+    size = len(x) // count
+    return [x[k * size : (k + 1) * size] for k in range(count)]
 
 
 def gates_one_by_one(params: Params, h: jax.Array) -> list[jax.Array]:
-    """The same from a matrix and a bias each."""
+    """The gates of `trees.cell`, from a matrix and a bias each."""
     return [h @ w + b for w, b in zip(*params, strict=True)]
 
 
@@ -160,19 +159,24 @@ def init_one_by_one(key: jax.Array, left: Any, right: Any) -> Params:
     return jnp.split(params['weights'], 5, 1), jnp.split(params['bias'], 5)
 
 
+def split_if_joint(x: Any, count: int) -> Any:
+    """An array split, and a list as it is."""
+    return x if isinstance(x, list) else jnp.split(x, count)
+
+
+one_by_one = functools.partial(cell, split=split_if_joint, gates=gates_one_by_one)
 GATES_IN_WAYS: dict[str, tuple[Any, Any]] = {
-    'gates by jnp.split': (joint_gates, init_cell),
-    'gates by slices': (gates_by_slices, init_cell),
-    'gates by a product each': (gates_one_by_one, init_one_by_one),
+    'gates by jnp.split': (cell, init_cell),
+    'gates by slices': (functools.partial(cell, split=sliced), init_cell),
+    'gates by a product each': (one_by_one, init_one_by_one),
 }
 
 
 def gates_block(hidden: int, way: str) -> jf.Block:
     """The state [2H] of the root of a tree, by the tree-LSTM with gates in one way."""
-    gates, init = GATES_IN_WAYS[way]
+    join, init = GATES_IN_WAYS[way]
     tree = jf.ForwardDeclaration(name='tree')
-    join = jf.Function(functools.partial(cell, gates=gates), init, 'cell')
-    pair = jf.Record((tree(), tree())) >> join
+    pair = jf.Record((tree(), tree())) >> jf.Function(join, init, 'cell')
     tree.resolve_to(jf.OneOf(type, {int: words(hidden), tuple: pair}))
     return tree()
 

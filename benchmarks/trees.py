@@ -72,20 +72,22 @@ def init_cell(key: jax.Array, left: Any, right: Any) -> dict[str, jax.Array]:
     return {'weights': scale * weights, 'bias': jnp.zeros(5 * hidden)}
 
 
-def joint_gates(params: dict[str, jax.Array], h: jax.Array) -> list[jax.Array]:
-    """The five gates, by one product."""
-    return jnp.split(h @ params['weights'] + params['bias'], 5)
+def gates_at_once(params: dict[str, jax.Array], h: jax.Array) -> jax.Array:
+    """The five gates [5H] of a cell, by one product."""
+    return h @ params['weights'] + params['bias']
 
 
 def cell(
     params: Any,
     left: jax.Array,
     right: jax.Array,
-    gates: Callable[..., list[jax.Array]] = joint_gates,
+    split: Callable[[Any, int], Any] = jnp.split,
+    gates: Callable[[Any, jax.Array], Any] = gates_at_once,
 ) -> jax.Array:
     """Binary tree-LSTM (Tai et al. 2015, eqs. 9-14, N = 2, no input at inner nodes)."""
-    (c_left, h_left), (c_right, h_right) = jnp.split(left, 2), jnp.split(right, 2)
-    i, o, u, f_left, f_right = gates(params, jnp.concatenate([h_left, h_right]))
+    (c_left, h_left), (c_right, h_right) = split(left, 2), split(right, 2)
+    h = jnp.concatenate([h_left, h_right])
+    i, o, u, f_left, f_right = split(gates(params, h), 5)
     c = jax.nn.sigmoid(i) * jnp.tanh(u)
     c += jax.nn.sigmoid(f_left) * c_left + jax.nn.sigmoid(f_right) * c_right
     return jnp.concatenate([c, jax.nn.sigmoid(o) * jnp.tanh(c)])

@@ -142,14 +142,16 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
     ) -> Any:
         """Apply the `jax.numpy` function named like a NumPy ufunc, item by item.
 
-        Return NotImplemented for options, for other methods than a call, for functions
-        with several results, and if JAX has no such function.
+        Return NotImplemented for options, and for other methods than a call. Raise
+        TypeError for functions with several results, and if JAX has no such function.
         """
         fn = getattr(jnp, ufunc.__name__, None)
+        if fn is None or ufunc.nout > 1:
+            self._refuse(f'np.{ufunc.__name__}')
         # `x += y` comes with `out=(x,)`; as for arrays of JAX, it is `x = x + y`.
         out = options.pop('out', (inputs[0],))
-        is_call = method == '__call__' and ufunc.nout == 1 and out[0] is inputs[0]
-        if not is_call or options or fn is None:
+        is_call = method == '__call__' and out[0] is inputs[0]
+        if not is_call or options:
             return NotImplemented
         return _item_by_item(fn, inputs)
 
@@ -178,6 +180,10 @@ class Ragged(NDArrayOperatorsMixin, Displayed):
             f'expected one truth, got those of many items, in {self}: use '
             '`(x > 0).mean()`, or `&` and `|` for item by item'
         )
+
+    @api_boundary
+    def __contains__(self, value: object) -> NoReturn:
+        self._refuse('`in`')
 
     def __iter__(self) -> Iterator[Any]:
         return (self[k] for k in range(len(self)))
@@ -304,6 +310,9 @@ def _item_by_item(fn: Callable[..., Any], inputs: Sequence[Any]) -> Ragged:
         arguments = [next(items) if _is_ragged(x) else x for x in inputs]
         most = tensors[0].ndim - (fn is not jnp.matmul)
         for x in itertools.filterfalse(_is_ragged, inputs):
+            if not hasattr(x, 'dtype') and np.asarray(x).dtype.kind not in 'biufc':
+                got = short_repr(x)
+                raise TypeError(f'expected a number to go with each item, got {got}')
             if np.ndim(x) > most:
                 item = f'{tensors[0].dtype}{list(tensors[0].shape[1:])}'
                 raise ValueError(

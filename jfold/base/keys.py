@@ -34,6 +34,12 @@ def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
     if not is_new and (not is_array or key.dtype != np.uint32 or not key.ndim):
         raise TypeError(f'{text} {short_repr(key)}: pass `jax.random.key(0)`')
     # Keys made by `PRNGKey` are arrays of numbers with one more axis.
+    size = None if is_new else jax.eval_shape(jax.random.PRNGKey, 0).shape[0]
+    if not is_new and key.shape[-1] != size:
+        raise TypeError(
+            f'{text} one of {key.shape[-1]} numbers, not {size}: pass '
+            "`jax.random.key(0, impl='rbg')`, which tells its implementation"
+        )
     if shape := key.shape if is_new else key.shape[:-1]:
         got = f'an array of {math.prod(shape)} keys'
         raise TypeError(f'{text} {got}: pass one, or take `jax.vmap` over them')

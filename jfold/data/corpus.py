@@ -18,7 +18,7 @@ from jfold.base.arguments import check_at_least, expect
 from jfold.base.errors import MASKED, has_masked
 from jfold.base.late import Displayed
 from jfold.base.tracebacks import api_boundary
-from jfold.data.adoption import Traced, fit_graph, graph_in, structure_differences
+from jfold.data.adoption import Traced, fit_graph, graph_in
 from jfold.data.corpus_arrays import (
     Parts,
     arrays_of,
@@ -69,6 +69,8 @@ class Corpus(Displayed):
       demands: the numbers of rows, levels and sums that each example needs.
       source: [examples] int64, the place of each example in the argument of `trace`;
         not 0, 1, ... if bad examples were skipped.
+      fingerprint: what they depend on, as it was when they were traced, as JSON data:
+        functions may change later, as where cells of a notebook run again.
       skipped: the place and the error message of each example that was skipped.
     """
 
@@ -76,6 +78,7 @@ class Corpus(Displayed):
     graph: Graph | Parts
     demands: Demands
     source: Array
+    fingerprint: Mapping[str, Any]
     skipped: tuple[tuple[int, str], ...] = ()
 
     def __len__(self) -> int:
@@ -261,7 +264,11 @@ class Corpus(Displayed):
         Raises:
           TypeError: JSON would not give a label back unchanged.
         """
-        write(path, self, fingerprint(self.program))
+        check_path(path)
+        skipped = list(map(list, self.skipped))
+        metadata = {'corpus': {'fingerprint': self.fingerprint, 'skipped': skipped}}
+        arrays = {**self._arrays, **labels_as_text(self.labels)}
+        storage.write(path, arrays, metadata)
 
     @classmethod
     @api_boundary
@@ -312,7 +319,7 @@ class Corpus(Displayed):
             program, types = scheduler.program, numbers['types']
             graph, demanded = graph_of_arrays(program, arrays, len(source), types)
             graph = fit_graph(program, graph, numbers)
-            corpus = Corpus(scheduler, graph, demanded, source, skipped)
+            corpus = Corpus(scheduler, graph, demanded, source, current, skipped)
             corpus = _with_demands(corpus, numbers)
         if verify:
             try:
@@ -364,17 +371,6 @@ def _int_array(indices: Indices) -> Array:
     raise TypeError(f'expected `indices` as a sequence of ints, got {got}{hint}')
 
 
-def write(
-    path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
-) -> None:
-    """Write a corpus, with its program's fingerprint `expression`, to file `path`."""
-    check_path(path)
-    skipped = list(map(list, corpus.skipped))
-    metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
-    arrays = {**corpus._arrays, **labels_as_text(corpus.labels)}
-    storage.write(path, arrays, metadata)
-
-
 # ---- of other models -----------------------------------------------------------------
 
 
@@ -385,16 +381,17 @@ def adopt_corpus(scheduler: Scheduler, corpus: Corpus | Traced) -> Corpus:
     """
     if not isinstance(corpus, Traced) and corpus.scheduler is scheduler:
         return corpus
-    program = scheduler.program
+    program, current = scheduler.program, fingerprint(scheduler.program)
     if isinstance(corpus, Traced):
         traced = graph_in(corpus, program)
         demanded = demands(select(program, traced))
-        return Corpus(scheduler, traced, demanded, np.arange(len(corpus)))
-    _refuse('', structure_differences(program, corpus.program))
-    numbers = numbers_of(corpus.program)
+        return Corpus(scheduler, traced, demanded, np.arange(len(corpus)), current)
+    _refuse('', differences(corpus.fingerprint, current))
+    numbers = corpus.fingerprint['numbers']
     parts = graphs_in(corpus.graph)
     graph = in_parts(fit_graph(program, part, numbers) for part in parts)
-    return _with_demands(replace(corpus, scheduler=scheduler, graph=graph), numbers)
+    adopted = replace(corpus, scheduler=scheduler, graph=graph, fingerprint=current)
+    return _with_demands(adopted, numbers)
 
 
 def _refuse(where: str, unlike: Sequence[str]) -> None:
@@ -449,9 +446,11 @@ def join(model: Scheduling, parts: Iterable[Corpus | Traced]) -> Corpus:
     is_several = isinstance(parts, Iterable)
     expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
     items, scheduler = list(parts), model.scheduler
+    current = fingerprint(scheduler.program)
     for number, part in enumerate(items):
         if isinstance(part, Corpus):
-            is_other = bool(structure_differences(scheduler.program, part.program))
+            is_own = part.scheduler is scheduler
+            is_other = not is_own and bool(differences(part.fingerprint, current))
         elif isinstance(part, Traced):
             is_other = part.digest != scheduler.digest
         else:
@@ -478,6 +477,7 @@ def _joined(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
         in_parts([part.graph for part in parts]),
         join_demands([part.demands for part in parts]),
         np.concatenate([a + x.source for a, x in zip(first, parts, strict=False)]),
+        fingerprint(scheduler.program),
         tuple(
             (a + at, text)
             for a, part in zip(first, parts, strict=False)

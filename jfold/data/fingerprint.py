@@ -2,9 +2,10 @@
 """Fingerprints: all that a traced corpus depends on, as text that can be compared.
 
 Functions that run on the host are described by their contents: compiled code, defaults,
-closures, and the globals of their module that they use. Data among these are described
-by their contents, other objects by their class and the plain data among attributes.
-Functions of Python itself and of installed packages are described by name. Layers run
+closures, the globals of their module that they use, and what they use of other modules.
+Data among these are described by their contents, other objects by the functions of
+their class and the plain data among attributes. Functions and classes of Python itself
+and of installed packages are described by name. Layers run
 on the device and are described by name and by the types of arguments and outputs. The
 shapes of outputs and the values of constants are left out, since graphs refer to values
 by number alone.
@@ -22,7 +23,7 @@ import operator
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import SequenceMatcher
 from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
@@ -256,10 +257,11 @@ def contents(*values: object, code: bool = True) -> str:
 def summary_of(value: object) -> Said:
     """Return a value's text, without its inner values, and a list of the inner values.
 
-    By default the name of the class, and fields or plain attributes.
+    By default the name of the class, its functions, and fields or plain attributes.
     """
     code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
     parts: list[Any] = [x for x in code if isinstance(x, FunctionType)]
+    parts += _functions(type(value))
     if is_dataclass(value):
         parts += [getattr(value, x.name, None) for x in fields(value)]
     elif not isinstance(value, ModuleType):
@@ -325,7 +327,7 @@ _SUMMARIES: dict[Any, Callable[[Any], Said]] = {
     type(None) | type(...) | str | bytes | int | float | complex: _printed,
     range | slice | enum.Enum | np.generic | np.dtype | Type: _printed,
     Function: _printed,  # a layer, which runs on the device
-    type: lambda x: (_name(x), ()),
+    type: lambda x: (_name(x), [*_functions(x)]),
     list | tuple: lambda x: (type(x).__name__, _items(x)),
     Mapping: lambda x: (type(x).__name__, _items(itertools.chain(*x.items()))),
     set | frozenset: lambda x: (type(x).__name__, sorted(map(contents, x))),
@@ -346,9 +348,33 @@ for classes, summary in _SUMMARIES.items():
     summary_of.register(classes, summary)
 
 
+def _functions(cls: type) -> Iterator[object]:
+    """Yield the functions of a class and its bases, those of installed ones left out.
+
+    Each comes behind its name.
+    """
+    for base in cls.__mro__:
+        if not _is_installed(base.__module__):
+            for name, value in sorted(vars(base).items(), key=lambda x: x[0]):
+                if isinstance(value, property):
+                    yield from (name, value.fget, value.fset)
+                function = getattr(value, '__func__', getattr(value, 'func', value))
+                if isinstance(function, FunctionType):
+                    yield from (name, function)
+
+
+def _is_installed(module: str) -> bool:
+    """Return whether a module is of Python itself, an installed package or jfold."""
+    if module.partition('.')[0] in (*sys.stdlib_module_names, 'jfold'):
+        return module != '__main__'
+    path = getattr(sys.modules.get(module), '__file__', None) or ''
+    return path.startswith(INSTALLED)
+
+
 def _globals(fn: FunctionType) -> Iterator[object]:
     """Yield each global that `fn` uses; of an installed function, its name."""
-    for name in sorted(set(_global_names(fn.__code__))):
+    loaded = sorted(set(_names(fn.__code__)))
+    for name in sorted({x for x, is_global in loaded if is_global}):
         value = fn.__globals__.get(name)
         is_far = (
             isinstance(value, FunctionType)
@@ -356,13 +382,32 @@ def _globals(fn: FunctionType) -> Iterator[object]:
             and value.__code__.co_filename.startswith(INSTALLED)
         )
         yield name if is_far or name not in fn.__globals__ else value
+        yield from _members(value, [x for x, _ in loaded], set())
 
 
-def _global_names(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals that code reads, functions inside it included."""
+def _members(value: object, names: Sequence[str], seen: set[str]) -> Iterator[object]:
+    """Yield the members that have one of `names`, of a module that is not installed.
+
+    Also yield those of modules among them; `seen` has the names of modules so far.
+    """
+    if isinstance(value, ModuleType) and value.__name__ not in seen:
+        seen.add(value.__name__)
+        if not _is_installed(value.__name__):
+            for name in names:
+                if name in vars(value):
+                    yield from (name, vars(value)[name])
+                    yield from _members(vars(value)[name], names, seen)
+
+
+def _names(code: CodeType) -> Iterator[tuple[str, bool]]:
+    """Yield (name, whether it is a global) for each global and attribute in code.
+
+    Those of functions inside it are included.
+    """
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
-            yield instruction.argval
+        name = instruction.opname
+        if name.startswith(('LOAD_GLOBAL', 'LOAD_NAME', 'LOAD_ATTR', 'LOAD_METHOD')):
+            yield instruction.argval, name.startswith(('LOAD_GLOBAL', 'LOAD_NAME'))
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from _global_names(value)
+            yield from _names(value)

@@ -136,8 +136,9 @@ class Scheduler:
             need = channel.need(need)
         headroom_of = functools.partial(self._headroom, selection, max(map(len, parts)))
         # Headroom is estimated from local examples, so processes would disagree.
-        spec = self.budget.reserve(need, dict if channel else headroom_of)
-        return build([parts[k] for k in deal.own], spec, begin)
+        headroom = dict if channel else headroom_of
+        with self.budget.reserving(need, headroom) as spec:
+            return build([parts[k] for k in deal.own], spec, begin)
 
     def schedule_part(
         self,
@@ -195,8 +196,8 @@ class Scheduler:
         deals = [default_assignment(len(x), size) for x in selections]
         need, first = self._need(selections, deals[0]), selections[0]
         headroom = functools.partial(self._headroom, first, len(first))
-        spec = self.budget.reserve(need, headroom)
-        return [build([selection], spec, begin) for selection in selections]
+        with self.budget.reserving(need, headroom) as spec:
+            return [build([selection], spec, begin) for selection in selections]
 
     def _need(self, parts: Sequence[Selection], deal: ShardAssignment) -> Capacity:
         """Return the least capacity, with the rows of `deal`, that holds each part."""

@@ -8,7 +8,7 @@ import itertools
 import operator
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from jfold.base.arguments import check_examples
 from jfold.base.errors import InputError
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced
-from jfold.data.corpus import Corpus, write
+from jfold.data.corpus import Corpus
 from jfold.data.fingerprint import digest_of, fingerprint
 from jfold.data.progress_bars import progress_bar
 from jfold.data.scheduler import Scheduler, Scheduling
@@ -65,6 +65,7 @@ def trace_corpus(
         concatenate(graphs),
         join_demands(demanded),
         np.concatenate(sources),
+        fingerprint(scheduler.program),
         tuple(sorted(skipped)),
     )
 
@@ -176,7 +177,7 @@ class Tracer:
         """
         examples = check_examples(examples)
         corpus = trace_corpus(self.scheduler, examples, skip_errors, progress=False)
-        write(path, corpus, self.fingerprint)
+        replace(corpus, fingerprint=self.fingerprint).save(path)
 
     def __repr__(self) -> str:
         return f'Tracer({self.program.output!r})'

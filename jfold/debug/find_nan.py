@@ -136,8 +136,10 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
                 place = f'{layer.name!r}{jax.tree_util.keystr(path)}'
                 message = f'expected finite parameters, got {bad} in {place}'
                 return NonFinite(message, layer=layer.name)
-    search = Search(program, params, list(check_examples(examples)))
-    return search.first(loss or sum_of_floats)
+    # Under these settings JAX would raise before the fault is located.
+    with jax.debug_nans(False), jax.debug_infs(False):
+        search = Search(program, params, list(check_examples(examples)))
+        return search.first(loss or sum_of_floats)
 
 
 # ---- the search ----------------------------------------------------------------------

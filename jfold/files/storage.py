@@ -124,9 +124,8 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
         raise FileExistsError(errno.EEXIST, text, named)
     spare = place.with_name(f'.{place.name[:40]}.{secrets.token_hex(8)}.tmp')
     try:
-        file = open(spare, 'xb')
-        try:
-            with file:
+        try:  # an interrupt may come as soon as the file is there
+            with open(spare, 'xb') as file:
                 if place.exists():
                     shutil.copymode(place, spare)
                 yield file

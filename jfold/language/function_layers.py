@@ -340,6 +340,8 @@ def hint(error: Exception, function: Function, type_: Type) -> str:
         return f'give it an input; put a sink beside the value, as in `{sink}`'
     if isinstance(function.fn, type) and function.init is None:
         return f'pass what it makes, `{callable_name(function.fn)}(...)`'
+    if isinstance(error, jax.errors.KeyReuseError):
+        return 'split the key: each half is used once'
     if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
         return 'use jax.numpy, and jnp.where or lax.cond where a value decides'
     if isinstance(type_, StructType) and isinstance(error, TypeError | AttributeError):

@@ -182,6 +182,8 @@ def _check_layer(layer: Layer, params: object) -> None:
             continue
         if hasattr(leaf, 'dtype') and leaf.dtype != spec.dtype:
             hint = ': a function may compute in another dtype, by `astype` inside'
+            if str(leaf.dtype) in WIDE:
+                hint = ', with `jax_enable_x64` as it was in `jfold.compile`'
         where = f' at {jax.tree_util.keystr(path)}' if path else ''
         raise TypeError(
             f'expected parameters of layer {layer.name!r}{where} as {spec.dtype}'

@@ -11,6 +11,7 @@ errors. The walk is simple rather than fast.
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import itertools
@@ -44,6 +45,7 @@ Memo: TypeAlias = dict[TypedUse, tuple[Any, Any]]
 Call: TypeAlias = tuple[TypedUse, Any, Memo]  # a use of a block, its input, the memo
 
 UNHASHABLE = 'look up what can be hashed, such as a tuple in place of a list'
+DEFINED_ANEW = 'it was defined anew since: make the block and the model again'
 
 
 class Misfit(Exception):
@@ -263,6 +265,9 @@ class Walk:
             return table.get(key.value, *default) if default else table[key.value]
         except (KeyError, TypeError) as error:
             hint = hint if isinstance(error, KeyError) else UNHASHABLE
+            is_named = isinstance(key.value, type | enum.Enum)
+            if is_named and repr(key.value) in map(repr, table):
+                hint = DEFINED_ANEW
             what = expected(table, isinstance(error, KeyError))
             text = f'expected {what}, got {short_repr(key.value)}'
             raise misfit(node, text, key, hint) from None

@@ -135,9 +135,11 @@ class Model(Stays, Displayed):
           key: a key of `jax.random`.
 
         Raises:
-          TypeError: `key` is no key, or an array of keys.
+          TypeError: `key` is no key, or an array of keys; or `jax_enable_x64` was on
+            when the model was compiled, and is off.
         """
         check_key('key', key)
+        check_kept(self.program)
         inits = {x.name: x.init for x in self.program.layers if x.init is not None}
         keys = jax.random.split(key, max(len(inits), 1))
         return {
@@ -182,8 +184,9 @@ class Model(Stays, Displayed):
           InputError: an example does not fit the expression.
           RuntimeError: an example did not fit, but did when it was read again to find
             the reason; or another process has no schedule.
-          ProgramBudgetError: one more shape would exceed `max_programs`. After any of
-            these errors the model has the same shapes as before.
+          ProgramBudgetError: one more shape would exceed `max_programs`.
+          MemoryError: there is no room for the arrays. After any of these errors the
+            model has the same shapes as before.
         """
         begin = time.perf_counter()
         shards = None if sharding is None else make_shards(sharding)

@@ -4,16 +4,18 @@
 For each batch size and choice of shards, the specs in use form a chain from small to
 large: a spec holds all batches that the spec before it holds, and a batch takes the
 first spec that holds it. A reserved spec stays in its chain. If the last spec is not
-reserved, a larger one replaces it as soon as a batch does not fit.
+reserved, a larger one replaces it as soon as a batch does not fit; unless that is so
+much larger that batches like those before would take far longer in it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import operator
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -43,6 +45,7 @@ Batches: TypeAlias = tuple[int, Shards | None]  # a shard's rows of results, and
 LOG = logging.getLogger('jfold')
 FEW = 8  # programs; a user is warned of more
 LATE = 32  # most recent batches, by whose needs capacities grow
+GIANT = 16  # times as many nodes; a spec that is outgrown by more stays in its chain
 
 
 @dataclass(eq=False)
@@ -129,6 +132,28 @@ class Budget:
         spec = spec or self._grow(chain, need, headroom)
         chain.late.append(need)
         return spec
+
+    @contextlib.contextmanager
+    def reserving(
+        self, need: Capacity, headroom: Callable[[], Headroom]
+    ) -> Iterator[Spec]:
+        """Yield `reserve(need, headroom)`; if the body raises, drop a spec it added.
+
+        The body builds schedules. Where there is no memory for one, later batches must
+        not be built as large.
+        """
+        key, known = _batches(need), {**self.specs}
+        before = self.chains.get(key, Chain())
+        before = replace(before, late=before.late.copy())
+        spec = self.reserve(need, headroom)
+        try:
+            yield spec
+        except BaseException:
+            if spec not in before.specs:
+                self.chains[key] = before
+                if spec not in known:
+                    self.specs.pop(spec, None)
+            raise
 
     def _find(self, need: Capacity) -> tuple[Capacity, Chain, Spec | None]:
         """Return `need` less unused fields, its chain, and a spec for it or `None`."""
@@ -249,8 +274,9 @@ class Budget:
         if is_new and limit is not None and sum(self.specs.values()) >= limit:
             raise ProgramBudgetError(_over_limit(limit, old, need))
         # An outgrown spec is dropped unless it is reserved, since its successor holds
-        # all that it held. So a chain has one spec at a time that is not reserved.
-        stays = not chain.specs or chain.specs[-1] in self.reserved
+        # all that it held. But time and memory grow with the capacity.
+        is_giant = old is not None and sum(spec.capacity.rows) > GIANT * sum(old.rows)
+        stays = not chain.specs or chain.specs[-1] in self.reserved or is_giant
         chain.specs = *(chain.specs if stays else chain.specs[:-1]), spec
         self.chains[_batches(need)] = chain
         self.specs.setdefault(spec, self.is_hard)
@@ -313,6 +339,12 @@ class FixedBudget:
             if need.shards is None and spec.capacity.holds(need):
                 return spec
         raise ValueError(_outgrown(self.specs[-1].capacity, need))
+
+    def reserving(
+        self, need: Capacity, headroom: Callable[[], Headroom]
+    ) -> contextlib.AbstractContextManager[Spec]:
+        """Return a context of `reserve(need, headroom)`."""
+        return contextlib.nullcontext(self.reserve(need, headroom))
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
         """Do nothing, since all specs are there already."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 import re
 from typing import Any
 
@@ -83,13 +84,22 @@ def test_operators_in_place_and_of_two_results() -> None:
     same(x.to_list(), [[4, 9], [], [25]])
     same(before.to_list(), [[1, 2], [], [4]])
     for wrong in (
-        lambda: divmod(x, 2),
-        lambda: np.modf(x),
         lambda: np.add(x, 1, out=before),
         lambda: np.add(x, 1, dtype='float64'),
     ):
         with pytest.raises(TypeError, match='returned NotImplemented'):
             wrong()
+    for two in (lambda: divmod(x, 2), lambda: np.modf(x), lambda: 2 in x):
+        with pytest.raises(TypeError, match=r'which work item by item, got (np\.|`in`)'):
+            two()
+
+
+@pytest.mark.parametrize('value', [None, 'a', object(), [None]])
+def test_what_is_no_number_goes_with_no_item(value: Any) -> None:
+    """Of which JAX's own errors show a function's address."""
+    for wrong in (operator.eq, operator.ne, operator.add):
+        with pytest.raises(TypeError, match='expected a number to go with each item'):
+            wrong(lists([1, 2]), value)
 
 
 def test_many_truths_are_not_one() -> None:

@@ -22,6 +22,7 @@ from walked import recorded
 
 import jfold as jf
 from jfold.data.corpus import Corpus
+from jfold.data.fingerprint import fingerprint
 from jfold.graph import concatenate
 from jfold.program.operations import Program
 from jfold.scheduling.demands import demands
@@ -63,7 +64,8 @@ def check_schedules(
     """The schedule of picked examples is that of the examples, to the bit."""
     whole = trace(model.program, examples)
     demanded = demands(select(model.program, whole))
-    corpus = Corpus(model.scheduler, whole, demanded, np.arange(whole.examples))
+    places, print_ = np.arange(whole.examples), fingerprint(model.program)
+    corpus = Corpus(model.scheduler, whole, demanded, places, print_)
     for indices in picks:
         expected = model.schedule(chosen(examples, indices))
         made = corpus.schedule(indices)

@@ -30,6 +30,13 @@ def kind(value: Any) -> Any:
     return value['kind']
 
 
+def leaf() -> type:
+    class Leaf:
+        """A class that is defined anew at each call, as where a cell runs again."""
+
+    return Leaf
+
+
 ring: list[Any] = [1.0]
 ring.append(ring)
 whole = jf.Scalar('int32')
@@ -117,6 +124,12 @@ type 'int' has no len(); in Length('float32')
 InputError: example 1: expected one of the keys 'a', 'b', got 'c'; in OneOf(function,
 {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to do: give it a case, or pass
 `default=`
+>>> scheduled(jf.OneOf(type, {leaf(): jf.Zeros([])}), leaf()())
+InputError: example 0: expected one of the keys <class
+'mistakes.examples.leaf.<locals>.Leaf'>, got <class
+'mistakes.examples.leaf.<locals>.Leaf'> (type); in OneOf(type, {<class
+'mistakes.examples.leaf.<locals>.Leaf...\nWhat to do: it was defined anew since: make
+the block and the model again
 >>> scheduled(signs, ['a'])
 InputError: example 0: expected one of the keys 'a', 'b', got ['a'] (list); in
 OneOf(function, {'a': Zeros(float32[]), 'b': Zeros(float3...\nWhat to do: look up
