@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from jfold.debug.find_nan import NonFinite, find_nan
     from jfold.display.drawing import draw
     from jfold.files.storage import DamagedError, UnknownFormatError
+    from jfold.flax import layers, linen, nnx  # noqa: F401
     from jfold.models.compiled import CompiledStep
     from jfold.models.loaded import LoadedModel
     from jfold.models.model import Model, compile
@@ -113,13 +114,15 @@ _LATER = {
 _HOMES = {name: module for module, names in _LATER.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    """Import and return a public name on first use, or raise AttributeError."""
-    if name in _MODULES:
-        return importlib.import_module(f'jfold.flax.{name}')
-    if name in _HOMES:
-        return globals().setdefault(name, late(_HOMES[name], name))
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+if not TYPE_CHECKING:  # type checkers would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        """Import and return a public name on first use, or raise AttributeError."""
+        if name in _MODULES:
+            return importlib.import_module(f'jfold.flax.{name}')
+        if name in _HOMES:
+            return globals().setdefault(name, late(_HOMES[name], name))
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:

@@ -31,6 +31,7 @@ _CACHE = '_kept'
 class Stays:
     """A base class of objects compiled for this process: copied, but never pickled."""
 
+    __slots__ = ()
     _instead: ClassVar[tuple[str, str]]  # for the error: what it is; what to do
 
     def __copy__(self) -> Self:

@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, overload
 
 import numpy as np
 
@@ -455,6 +455,12 @@ def _inputs_of(fn: Callable[..., Source]) -> tuple[str, ...]:
     return tuple(x.name for x in inputs)
 
 
+@overload
+def recursive(fn: Callable[..., Any]) -> Reference: ...
+@overload
+def recursive(
+    *, input_type: TypeLike | None = ..., output_type: TypeLike | None = ...
+) -> Callable[[Callable[..., Any]], Reference]: ...
 @api_boundary
 def recursive(
     fn: Callable[..., Any] | None = None,

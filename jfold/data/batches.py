@@ -414,7 +414,7 @@ def batches(
         another iterable of examples: a stream, read once, in its order.
       batch_size: examples in a batch, and its rows; up to a million may be spare.
       shuffle: a PRNG key, legacy or typed; an int seed, which stands for
-        `jax.random.key(seed)`; `None` keeps the order.
+        `jax.random.key(seed)` of the default kind; `None` keeps the order.
       epochs: how many times to go through the source; `None` for ever.
       drop_remainder: whether to leave out an epoch's last batch if it has neither
         `batch_size` examples nor exactly `max_nodes` operations.

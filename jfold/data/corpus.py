@@ -31,7 +31,7 @@ from jfold.data.corpus_arrays import (
 from jfold.data.fingerprint import differences, fingerprint, numbers_of
 from jfold.data.scheduler import Scheduler, Scheduling
 from jfold.files import storage
-from jfold.files.storage import check_path, note_missing, parts_in, reading
+from jfold.files.storage import check_path, note_limit, note_missing, parts_in, reading
 from jfold.graph import Graph, labels_of
 from jfold.program.operations import Program
 from jfold.scheduling.demands import (
@@ -302,13 +302,16 @@ class Corpus(Displayed):
             )
         check_path(path)
         if os.path.isdir(path):
-            parts = [cls.load(x, model, verify=verify) for x in parts_in(path)]
+            with note_limit():
+                parts = [cls.load(x, model, verify=verify) for x in parts_in(path)]
             return _joined(scheduler, parts)
         with note_missing('a corpus in a file, got none: write it by `Corpus.save`'):
             arrays, metadata = storage.read(path, verify=verify)
         saved = metadata.get('corpus')
         if not isinstance(saved, dict):
-            raise ValueError(f'{path}: expected a corpus, got other arrays')
+            is_model = 'model' in metadata
+            got = 'a model: open it by `jf.load`' if is_model else 'other arrays'
+            raise ValueError(f'{path}: expected a corpus, got {got}')
         with reading(path):
             current = fingerprint(scheduler.program)
             unlike = differences(saved['fingerprint'], current)

@@ -112,8 +112,8 @@ class Tracer:
     """A callable from examples to `Traced`, to be pickled; made by `Model.tracer`.
 
     It holds no parameters and no arrays of a device, and computes with NumPy alone: JAX
-    is imported where it runs, but starts no backend. Functions that pickle refuses, as
-    lambdas, are pickled by `cloudpickle`, which grain and Dask use.
+    is imported where it runs, but starts no backend. Lambdas, and lazy functions of a
+    script or notebook, are pickled by `cloudpickle` alone, which grain and Dask use.
 
     Attributes:
       scheduler: a scheduler without functions of layers and without a budget.

@@ -29,6 +29,7 @@ import re
 import secrets
 import shutil
 import struct
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -54,6 +55,8 @@ EXTENDED = {  # the dtypes of `ml_dtypes`, by name
 _MAGIC = b'jfold.arrays'.ljust(16)
 _HEADER = struct.Struct('<16s4Q16x')  # magic, version, the document: start, end, CRC-32
 _ALIGNMENT = _HEADER.size  # 64 bytes, to which an `.npy` aligns its data
+# Else each map would keep a file open.
+_MAPPED: dict[str, Any] = {'trackfd': False} if sys.version_info >= (3, 13) else {}
 _CHUNK = 1 << 20  # bytes that are read or written at a time
 
 
@@ -80,6 +83,21 @@ def note_missing(expected: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         error.add_note(f'expected {expected}')
+        raise
+
+
+@contextlib.contextmanager
+def note_limit() -> Iterator[None]:
+    """Add advice to an error about too many open files, which maps of parts are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            error.add_note(
+                'expected no more parts than files that may be open: raise the limit, '
+                'as by `ulimit -n 65536`, or make one file of some parts each, by '
+                '`model.join(parts).save(path)`'
+            )
         raise
 
 
@@ -146,7 +164,9 @@ def parts_in(folder: FilePath) -> list[Path]:
 
     Raises FileNotFoundError if it has none.
     """
-    paths = sorted(Path(folder).glob(f'*{SUFFIX}'))
+    # A pattern that begins with a star leaves hidden files out, but not in `pathlib`.
+    found = Path(folder).glob(f'*{SUFFIX}')
+    paths = sorted(path for path in found if not path.name.startswith('.'))
     if not paths:
         text = (
             f'{folder}: expected a folder of `{SUFFIX}` files, which `Corpus.save` '
@@ -256,10 +276,13 @@ def read(
       UnknownFormatError: the file is intact, but this version of jfold cannot read it.
       OSError: the file cannot be opened.
     """
+    if os.path.isdir(path):
+        text = 'expected `path` of a file, got that of a folder'
+        raise IsADirectoryError(errno.EISDIR, text, os.fspath(path))
     with open(path, 'rb') as file:
         text = _document(path, file)
         arrays: dict[str, Array] = {}
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **_MAPPED)
         with reading(path):
             document = json.loads(text)
             entries, metadata = document['arrays'].items(), dict(document['metadata'])

@@ -223,10 +223,7 @@ class Round:
 
         Its name is the first of `wanted` that is free, or the last, numbered.
         """
-        # A comment is one line, whatever names are in it.
-        text = str(about)
-        text = text if text.isprintable() else ascii(text)
-        tape = Tape(self.names.new(*wanted), text, width)
+        tape = Tape(self.names.new(*wanted), _one_line(str(about)), width)
         self.tapes.append(tape)
         return tape
 
@@ -374,6 +371,12 @@ class Round:
         for _, t, below, site in self.own:
             result.setdefault(t, []).append((below, site))
         return result
+
+
+@functools.lru_cache(1)  # an operation of a thousand inputs has as many tapes
+def _one_line(text: str) -> str:
+    """Return a text for a comment, which is one line whatever names are in it."""
+    return text if text.isprintable() else ascii(text)
 
 
 def items_of(program: Operations) -> dict[int, list[int]]:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jfold.base.arguments import expect
-from jfold.base.memo import Recent
+from jfold.base.memo import Recent, Stays
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import adopt_spec
 from jfold.language.flax_modules import is_graph
@@ -22,7 +22,7 @@ from jfold.scheduling.spec import Capacity, Spec
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CompiledStep:
+class CompiledStep(Stays):
     """A function of schedules, compiled ahead of time; made by `Model.precompile`.
 
     Attributes:
@@ -30,12 +30,16 @@ class CompiledStep:
       specs: the spec of each schedule among the arguments, with its capacity.
     """
 
+    _instead = 'a `CompiledStep`', 'call `Model.precompile` there'
     compiled: jax.stages.Compiled
     specs: tuple[Spec, ...]
     _compile: Callable[[Sequence[Spec]], jax.stages.Compiled]  # for any capacities
     # Positions and names of arguments that are, or hold, schedules.
     _holders: tuple[int | str, ...]
     _others: Recent[jax.stages.Compiled] = field(default_factory=Recent)
+
+    def __deepcopy__(self, memo: object) -> CompiledStep:
+        return self  # as of functions, whose copies are themselves
 
     @api_boundary
     def __call__(self, *args: Any, **options: Any) -> Any:

@@ -14,6 +14,7 @@ from jax.export import Exported
 
 from jfold.base.arguments import check_at_least, check_examples, expect
 from jfold.base.late import Displayed
+from jfold.base.memo import Stays
 from jfold.base.structs import plain_containers
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced
@@ -53,7 +54,7 @@ def _refuse(what: str, instead: str, *_: object) -> NoReturn:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LoadedModel(Displayed):
+class LoadedModel(Stays, Displayed):
     """A model without the code that built it; read by `jfold.load`.
 
     The file has one exported program for each of `capacities`; a batch that fits none
@@ -65,6 +66,7 @@ class LoadedModel(Displayed):
       platforms: the platforms on which it runs; see `jfold.save`.
     """
 
+    _instead = 'a `LoadedModel`', 'give it the path, for `jf.load` there'
     scheduler: Scheduler
     params: dict[str, Any]
     platforms: tuple[str, ...]
@@ -72,6 +74,9 @@ class LoadedModel(Displayed):
 
     join = join_parts
     tracer = make_tracer
+
+    def __deepcopy__(self, memo: object) -> LoadedModel:
+        return self  # it never changes
 
     @property
     def program(self) -> Program:
