@@ -261,7 +261,7 @@ def summary_of(value: object) -> Said:
     """
     code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
     parts: list[Any] = [x for x in code if isinstance(x, FunctionType)]
-    parts += _functions(type(value))
+    parts += _members_of(type(value))
     if is_dataclass(value):
         parts += [getattr(value, x.name, None) for x in fields(value)]
     elif not isinstance(value, ModuleType):
@@ -327,7 +327,7 @@ _SUMMARIES: dict[Any, Callable[[Any], Said]] = {
     type(None) | type(...) | str | bytes | int | float | complex: _printed,
     range | slice | enum.Enum | np.generic | np.dtype | Type: _printed,
     Function: _printed,  # a layer, which runs on the device
-    type: lambda x: (_name(x), [*_functions(x)]),
+    type: lambda x: (_name(x), [*_members_of(x)]),
     list | tuple: lambda x: (type(x).__name__, _items(x)),
     Mapping: lambda x: (type(x).__name__, _items(itertools.chain(*x.items()))),
     set | frozenset: lambda x: (type(x).__name__, sorted(map(contents, x))),
@@ -348,10 +348,10 @@ for classes, summary in _SUMMARIES.items():
     summary_of.register(classes, summary)
 
 
-def _functions(cls: type) -> Iterator[object]:
-    """Yield the functions of a class and its bases, those of installed ones left out.
+def _members_of(cls: type) -> Iterator[object]:
+    """Yield functions and plain data of a class and its bases, behind their names.
 
-    Each comes behind its name.
+    Those of installed classes are left out.
     """
     for base in cls.__mro__:
         if not _is_installed(base.__module__):
@@ -359,7 +359,8 @@ def _functions(cls: type) -> Iterator[object]:
                 if isinstance(value, property):
                     yield from (name, value.fget, value.fset)
                 function = getattr(value, '__func__', getattr(value, 'func', value))
-                if isinstance(function, FunctionType):
+                is_own_data = _is_data(value) and not name.startswith('__')
+                if is_own_data or isinstance(function, FunctionType):
                     yield from (name, function)
 
 

@@ -90,7 +90,7 @@ def test_operators_in_place_and_of_two_results() -> None:
         with pytest.raises(TypeError, match='returned NotImplemented'):
             wrong()
     for two in (lambda: divmod(x, 2), lambda: np.modf(x), lambda: 2 in x):
-        with pytest.raises(TypeError, match=r'which work item by item, got (np\.|`in`)'):
+        with pytest.raises(TypeError, match=r'work item by item, got (np\.|`in`)'):
             two()
 
 

@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
+import resource
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -188,3 +192,29 @@ def test_what_cannot_be_joined() -> None:
             ValueError,
         ):
             model.join([part, wrong])
+
+
+def test_hidden_files_are_no_parts(tmp_path: Path) -> None:
+    """Some systems write one beside each file."""
+    model = trees()
+    model.tracer().save(TREES, tmp_path / 'part.jfold')
+    (tmp_path / '._part.jfold').write_bytes(b'about the file')
+    assert len(jf.Corpus.load(tmp_path, model)) == len(TREES)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason='maps keep no file open')
+def test_more_parts_than_files_may_be_open(tmp_path: Path) -> None:
+    model = trees()
+    model.tracer().save(TREES, tmp_path / '0.jfold')
+    for k in range(1, 40):
+        shutil.copy(tmp_path / '0.jfold', tmp_path / f'{k}.jfold')
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    many = len(os.listdir('/proc/self/fd')) + 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (many, before[1]))
+    try:
+        with pytest.raises(OSError, match='Too many open files') as caught:
+            jf.Corpus.load(tmp_path, model)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert 'raise the limit, as by `ulimit -n 65536`' in caught.value.__notes__[0]
+    assert len(jf.Corpus.load(tmp_path, model)) == 40 * len(TREES)

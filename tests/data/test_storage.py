@@ -233,6 +233,21 @@ def test_errors_leave_the_old_file_and_no_other(
     unchanged(path)
 
 
+def test_an_interrupt_as_soon_as_a_file_is_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is removed."""
+
+    def opens(*arguments: Any) -> Any:
+        open(*arguments).close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(storage, 'open', opens, raising=False)
+        write(path, {}, {})
+    unchanged(path)
+
+
 def test_rights_of_a_file_stay(path: Path) -> None:
     """Where only its owner may read it, nobody else may read what replaces it."""
     path.chmod(0o600)

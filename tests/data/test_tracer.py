@@ -97,3 +97,42 @@ def test_a_part_is_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as found:
         tracer.save([1], tmp_path / 'none' / 'part.jfold')
     assert 'in a folder that exists' in found.value.__notes__[0]
+
+
+FORK = """
+import os, pickle, signal, threading, warnings
+import jfold as jf
+from jfold.base.trampoline import tall_stack
+
+data = pickle.dumps(jf.compile(jf.Map(jf.Scalar()) >> jf.Sum()).tracer())
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with tall_stack():
+        held.set()
+        done.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+with warnings.catch_warnings():
+    # JAX has threads of its own, which the child does not use.
+    warnings.simplefilter('ignore')
+    child = os.fork()
+if not child:
+    signal.alarm(60)
+    os._exit(len(pickle.loads(data)([[1, 2], []])))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+done.set()
+"""
+
+
+def test_a_process_that_is_forked_while_a_thread_compiles() -> None:
+    """It has a lock of its own, since nobody there would release that of the thread."""
+    done = subprocess.run(
+        [sys.executable, '-c', FORK],
+        env={'PYTHONPATH': str(Path(jf.__file__).parents[1]), 'JAX_PLATFORMS': 'cpu'},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ('2\n', '')

@@ -156,6 +156,7 @@ def test_numbers_are_not_cut_in_two(block: jf.Block, example: Any, dtype: str) -
         'enable_x64 off: run all under `jax.enable_x64(True)`, or compile it without'
     )
     for run in (
+        lambda: model.init(jax.random.key(0)),
         lambda: model.apply(params, schedule),
         lambda: jax.jit(model.apply)(params, schedule),
         lambda: model.predict(params, [example]),
@@ -164,6 +165,24 @@ def test_numbers_are_not_cut_in_two(block: jf.Block, example: Any, dtype: str) -
             run()
     with x64(True):
         assert model.apply(params, schedule).tolist() == expected.tolist()
+
+
+def test_parameters_of_more_bits_than_the_model() -> None:
+    """To draw them again would help only under the setting of before."""
+
+    def init(key: jax.Array, x: Any) -> Any:
+        return jax.random.normal(key, (3, 2))
+
+    model = jf.compile(jf.Vector(3) >> jf.Function(lambda w, x: x @ w, init, 'mm'))
+    with x64(True):
+        params = model.init(jax.random.key(0))
+    text = (
+        "expected parameters of layer 'mm' as float32[3, 2], got float64[3, 2]; "
+        '`model.init(key)` makes them, with `jax_enable_x64` as it was in '
+        '`jfold.compile`'
+    )
+    with pytest.raises(TypeError, match=re.escape(text)):
+        model.apply(params, model.schedule([[1, 2, 3]]))
 
 
 def test_schedules_do_not_depend_on_what_jax_keeps() -> None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -43,6 +45,26 @@ def test_a_deep_copy_of_a_model_grows_by_itself() -> None:
     other = copy.deepcopy(own)
     other.schedule(['a'] * 2)
     assert (own.programs, other.programs) == (1, 2)
+
+
+def test_what_is_compiled_goes_to_no_other_process(tmp_path: Path) -> None:
+    """The error says what to give it instead; a copy here is the same object."""
+    own = model()
+    params, room = own.init(jax.random.key(0)), own.schedule(['a']).capacity
+    jf.save(tmp_path / 'model', own, params, capacities=[room])
+    for it, advice in (
+        (
+            jf.load(tmp_path / 'model'),
+            'a `LoadedModel`.*give it the path, for `jf.load`',
+        ),
+        (
+            own.precompile(own.apply, params, room),
+            'a `CompiledStep`.*`Model.precompile`',
+        ),
+    ):
+        with pytest.raises(TypeError, match=advice):
+            pickle.dumps(it)
+        assert copy.deepcopy(it) is it
 
 
 def test_a_declaration_stays_that_of_its_references() -> None:

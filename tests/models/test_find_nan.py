@@ -163,6 +163,18 @@ def test_the_first_fault_is_told(fault: tuple[Any, ...], text: str) -> None:
         assert not is_finite(block, examples, *loss)
 
 
+@pytest.mark.parametrize('setting', [jax.debug_nans, jax.debug_infs])
+def test_where_jax_itself_looks_for_nan(setting: Any) -> None:
+    """It would raise before the fault is located."""
+    model = jf.compile(logs >> jf.Sum())
+    for bad in (0.0, -1.0):
+        with setting(True):
+            found = jf.find_nan(model, {}, [[1.0, bad]])
+        assert repr(found) == repr(jf.find_nan(model, {}, [[1.0, bad]]))
+        assert found is not None
+        assert found.path == '[1]'
+
+
 # ---- values --------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from checking import refuses
 from compilations import compilations
 
 import jfold as jf
+from jfold.data import scheduler
 from jfold.data.scheduler import Scheduler
 
 
@@ -171,3 +172,44 @@ def test_what_outgrows_a_reserved_capacity_is_a_warning(
             '5 to 6',
         ),
     ]
+
+
+# ---- batches far larger than others --------------------------------------------------
+
+
+def test_a_giant_has_a_program_of_its_own() -> None:
+    """Small batches keep theirs, whose buffers are small."""
+    model, rng = model_of_trees(), np.random.default_rng(0)
+    small = model.schedule([binary_tree(rng, 10)]).capacity
+    larger = model.schedule([binary_tree(rng, 200)]).capacity
+    assert larger != small
+    giant = model.schedule([binary_tree(rng, 5000)]).capacity
+    assert giant.holds(larger)
+    assert model.schedule([binary_tree(rng, 10)]).capacity == larger
+    assert model.schedule([binary_tree(rng, 5000)]).capacity.holds(giant)
+
+
+@pytest.mark.parametrize('several', [False, True])
+def test_a_schedule_without_memory_leaves_no_capacity(
+    several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later batches are built as before, and the program is not counted."""
+    model, rng = model_of_trees(max_programs=2), np.random.default_rng(0)
+    before = model.schedule([binary_tree(rng, 10)]).capacity
+
+    def fails(*_: Any) -> Any:
+        raise MemoryError('Unable to allocate 449. GiB')
+
+    def build(leaves: int, size: int) -> Any:
+        batch = [binary_tree(rng, leaves)] * size
+        return model.schedules([batch]) if several else model.schedule(batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler, 'fill', fails)
+        for leaves, size in ((10, 1), (5000, 1), (10, 3)):
+            with pytest.raises(MemoryError):
+                build(leaves, size)
+    assert model.programs == 1
+    assert model.schedule([binary_tree(rng, 10)]).capacity == before
+    assert model.schedule([1] * 3).capacity.examples == 3
+    assert model.programs == 2

@@ -68,6 +68,9 @@ TABLE = r"""
 >>> layered.init(jax.random.split(jax.random.key(0), 3))
 TypeError: expected `key` as a PRNG key, got an array of 3 keys: pass one, or take
 `jax.vmap` over them
+>>> dropped(jax.random.PRNGKey(0, impl='rbg'))
+TypeError: expected `rngs` as a PRNG key, or a dict of keys, got one of 4 numbers, not
+2: pass `jax.random.key(0, impl='rbg')`, which tells its implementation
 >>> dropped(jax.random.split(jax.random.PRNGKey(0), 3))
 TypeError: expected `rngs` as a PRNG key, or a dict of keys, got an array of 3 keys:
 pass one, or take `jax.vmap` over them

@@ -73,6 +73,10 @@ another, with `operation add(float32, float32) -> float32, a sum` instead of not
 examples again with `model.trace`
 >>> loaded(bool, number)
 TypeError: expected `model` as a model, got Tensor: pass what `jfold.compile` returns
+>>> jf.load('.')
+IsADirectoryError: [Errno 21] expected `path` of a file, got that of a folder: '.'
+>>> loaded(lambda path: jf.save(path, summed, {}, capacities=[corpus().capacities(2)]))
+ValueError: …/corpus.npz: expected a corpus, got a model: open it by `jf.load`
 >>> corpus().save('.')
 IsADirectoryError: [Errno 21] expected `path` of a file, got that of a folder: give it a
 name in there: '.'
