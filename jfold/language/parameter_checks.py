@@ -183,7 +183,7 @@ def _check_layer(layer: Layer, params: object) -> None:
         if hasattr(leaf, 'dtype') and leaf.dtype != spec.dtype:
             hint = ': a function may compute in another dtype, by `astype` inside'
             if str(leaf.dtype) in WIDE:
-                hint = ', with `jax_enable_x64` as it was in `jfold.compile`'
+                hint = f', under the `jax_enable_x64` of `jfold.compile`{hint}'
         where = f' at {jax.tree_util.keystr(path)}' if path else ''
         raise TypeError(
             f'expected parameters of layer {layer.name!r}{where} as {spec.dtype}'

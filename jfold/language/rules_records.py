@@ -19,6 +19,7 @@ from jfold.language.inference import Inference, output_type
 from jfold.language.lines import Lines, write
 from jfold.language.paths import fail, join_path
 from jfold.language.rules_functions import apply_layer, write_layer
+from jfold.language.rules_sequences import NO_ITEMS
 from jfold.language.typed import TypedExpression, TypedUse
 from jfold.language.walk import Located, Walk, misfit, path_of, walk
 from jfold.language.writing import as_object, cut, item_at, literal, number
@@ -259,7 +260,8 @@ def _item_type(block: b.GetItem, node: TypedUse, head: Type, state: Inference) -
     if isinstance(head, TensorType):
         return _tensor_item_type(node, head, key, state)
     got = str(state.types.resolve(head))
-    fail(node, 'an object, tuple, sequence or tensor', got)
+    hint = NO_ITEMS.get(type(head), '')
+    fail(node, 'an object, tuple, sequence or tensor', got, hint)
 
 
 def _tensor_item_type(

@@ -349,8 +349,8 @@ class Model(Stays, Displayed):
 
         A function of yours under `jax.jit` keeps the programs that it was traced with,
         and the data in them, while it exists, or until its `clear_cache()`; nothing
-        else outlives the model and its schedules, but for capacities in caches of
-        JAX, which has a bounded number of them.
+        else outlives the model and its schedules, but for some capacities in caches of
+        JAX.
 
         Raises:
           ValueError: the schedule is of a model that was not defined in the same way.

@@ -220,7 +220,7 @@ REFUSED: list[tuple[Any, str]] = [
     (
         number >> jf.Broadcast() >> jf.GetItem(0),
         'Pipe[2].GetItem(0): expected an object, tuple, sequence or tensor, got '
-        '[float32[] ...]',
+        '[float32[] ...]; put it beside a sequence, by ZipWith',
     ),
     (
         jf.Nth() >> number,

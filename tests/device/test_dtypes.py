@@ -178,8 +178,7 @@ def test_parameters_of_more_bits_than_the_model() -> None:
         params = model.init(jax.random.key(0))
     text = (
         "expected parameters of layer 'mm' as float32[3, 2], got float64[3, 2]; "
-        '`model.init(key)` makes them, with `jax_enable_x64` as it was in '
-        '`jfold.compile`'
+        '`model.init(key)` makes them, under the `jax_enable_x64` of `jfold.compile`'
     )
     with pytest.raises(TypeError, match=re.escape(text)):
         model.apply(params, model.schedule([[1, 2, 3]]))

@@ -87,14 +87,15 @@ def test_a_number_of_python() -> None:
 
 def test_float64_for_float32() -> None:
     """Where JAX keeps it; otherwise it is float32 as soon as JAX has it."""
-    model = dense_model()
+    model, setting = dense_model(), 'under the `jax_enable_x64` of `jfold.compile`'
+    text = f'{AS}float64[2]{HINT}'.replace('makes them', f'makes them, {setting}')
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), model.init(KEY))
     assert model.apply(params, model.schedule([[1, 2]])).dtype == np.float32
-    with jax.enable_x64(True), refuses(f'{AS}float64[2]{HINT}'):
+    with jax.enable_x64(True), refuses(text):
         model.apply(params, model.schedule([[1, 2]]))
     with jax.enable_x64(True):
         params = jax.tree.map(jnp.asarray, params)
-    with refuses(f'{AS}float64[2]{HINT}'):  # JAX has it, and leaves it as it is
+    with refuses(text):  # JAX has it, and leaves it as it is
         model.apply(params, model.schedule([[1, 2]]))
 
 
