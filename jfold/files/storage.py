@@ -277,8 +277,8 @@ def read(
       OSError: the file cannot be opened.
     """
     if os.path.isdir(path):
-        text = 'expected `path` of a file, got that of a folder'
-        raise IsADirectoryError(errno.EISDIR, text, os.fspath(path))
+        expected = 'expected `path` of a file, got that of a folder'
+        raise IsADirectoryError(errno.EISDIR, expected, os.fspath(path))
     with open(path, 'rb') as file:
         text = _document(path, file)
         arrays: dict[str, Array] = {}
