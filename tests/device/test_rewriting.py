@@ -43,7 +43,7 @@ SLICED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: x[:, 4:] * jnp.tanh(x[:, :2] + x[:, 2:4]) + x[:, 4:],
         'split',
     ),
-    'rows': (lambda x: sum(k * row for k, row in enumerate(x)), 'split'),
+    'rows': (lambda x: sum(k * x[k : k + 1] for k in range(4)), 'split'),
     'a gap': (lambda x: x[:, :2] * x[:, 3:5], 'slice slice'),
     'an overlap': (lambda x: x[:, :4] * x[:, 2:], 'slice slice'),
     'every other': (lambda x: x[:, ::2] * x[:, 1::2], 'slice slice'),
