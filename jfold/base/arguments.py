@@ -16,6 +16,16 @@ MOST = sys.maxsize  # of any number; NumPy has no larger one
 MAX_SPARE_ROWS = 1 << 20
 
 
+class LeftOut:
+    """The class of a default that stands for no value, and says so in `help`."""
+
+    def __repr__(self) -> str:
+        return '<left out>'
+
+
+LEFT_OUT = LeftOut()
+
+
 def is_int(value: object) -> TypeGuard[int]:
     """Return whether a value is an int of Python or NumPy, but no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

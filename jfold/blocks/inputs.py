@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import reprlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jfold.base.arguments import check_at_least, check_int, expect
+from jfold.base.arguments import LEFT_OUT, check_at_least, check_int, expect
 from jfold.base.arrays import array_spec
 from jfold.base.printing import callable_name
 from jfold.base.tracebacks import api_boundary
@@ -108,8 +108,8 @@ class InputTransform(Block):
     fn: Transform
     default: tuple[Any, ...]  # empty, or of one item
 
-    def __init__(self, fn: Transform, *, default: object = MISSING) -> None:
-        defaults = () if default is MISSING else (default,)
+    def __init__(self, fn: Transform, *, default: object = LEFT_OUT) -> None:
+        defaults = () if default is LEFT_OUT else (default,)
         text = 'a mapping beside `default`' if defaults else 'a callable or a mapping'
         if isinstance(fn, Mapping):
             fn = MappingProxyType(dict(fn))

@@ -20,14 +20,13 @@ import importlib
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING
 from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple, NoReturn, TypeVar, overload
 
 import jax.numpy as jnp
 import numpy as np
 
-from jfold.base.arguments import expect
+from jfold.base.arguments import LEFT_OUT, expect
 from jfold.base.errors import short_repr
 from jfold.base.functions import take_item
 from jfold.base.operands import SCOPE, Operand, get_recorder, with_number
@@ -75,17 +74,17 @@ class Lazy(Block):
         functools.update_wrapper(shown, self.fn, updated=())
         vars(self).update(vars(shown))
 
-    def __call__(self, part: Any = MISSING, /, *others: Any, **options: Any) -> Any:
+    def __call__(self, part: Any = LEFT_OUT, /, *others: Any, **options: Any) -> Any:
         """Run the function, in another lazy function; or apply the block to wires."""
         recorder = get_recorder()
         # Most calls have one argument, which takes Python no list and no dict.
         if not (recorder is None or others or options):
             if not self.share:
-                return self.fn() if part is MISSING else self.fn(part)
+                return self.fn() if part is LEFT_OUT else self.fn(part)
             known = recorder.memo.get((self.fn, id(part)))
             if known is not None and known[0] is not UNFINISHED:
                 return known[0]
-        arguments = () if part is MISSING else (part, *others)
+        arguments = () if part is LEFT_OUT else (part, *others)
         if recorder is None:
             if SCOPE.get(None) is None:
                 raise TypeError(

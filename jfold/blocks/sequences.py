@@ -8,14 +8,13 @@ iterable; where a docstring says so, also a repetition without end (`Broadcast`)
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import MISSING
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jfold.base.arguments import check_at_least, expect, is_int
+from jfold.base.arguments import LEFT_OUT, check_at_least, expect, is_int
 from jfold.base.printing import Printed, in_call
 from jfold.combinators import (
     Block,
@@ -208,14 +207,14 @@ class GetItem(Block):
     key: Any
     default: tuple[Any, ...]  # empty, or of one item
 
-    def __init__(self, key: object, *, default: object = MISSING) -> None:
-        if isinstance(key, slice) and default is not MISSING:
+    def __init__(self, key: object, *, default: object = LEFT_OUT) -> None:
+        if isinstance(key, slice) and default is not LEFT_OUT:
             raise ValueError(
                 f'GetItem: expected no `default` for {key}, got {default!r}: a slice '
                 'of what has fewer items is shorter'
             )
         key = int(key) if isinstance(key, np.integer) else key
-        vars(self).update(key=key, default=() if default is MISSING else (default,))
+        vars(self).update(key=key, default=() if default is LEFT_OUT else (default,))
 
     def __repr__(self) -> str:
         option = ''.join(f', default={value!r}' for value in self.default)
