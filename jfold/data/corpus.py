@@ -18,7 +18,7 @@ from jfold.base.arguments import check_at_least, expect
 from jfold.base.errors import MASKED, has_masked
 from jfold.base.late import Displayed
 from jfold.base.tracebacks import api_boundary
-from jfold.data.adoption import Traced, fit_graph, graph_in
+from jfold.data.adoption import Traced, fit_graph, graph_in, structure_differences
 from jfold.data.corpus_arrays import (
     Parts,
     arrays_of,
@@ -28,7 +28,13 @@ from jfold.data.corpus_arrays import (
     joined_graph,
     labels_as_text,
 )
-from jfold.data.fingerprint import differences, fingerprint, numbers_of
+from jfold.data.fingerprint import (
+    check_code,
+    code_of,
+    differences,
+    fingerprint,
+    numbers_of,
+)
 from jfold.data.scheduler import Scheduler, Scheduling
 from jfold.files import storage
 from jfold.files.storage import check_path, note_limit, note_missing, parts_in, reading
@@ -69,8 +75,7 @@ class Corpus(Displayed):
       demands: the numbers of rows, levels and sums that each example needs.
       source: [examples] int64, the place of each example in the argument of `trace`;
         not 0, 1, ... if bad examples were skipped.
-      fingerprint: what they depend on, as it was when they were traced, as JSON data:
-        functions may change later, as where cells of a notebook run again.
+      code: a hash of the functions that traced them, which may be defined anew later.
       skipped: the place and the error message of each example that was skipped.
     """
 
@@ -78,7 +83,7 @@ class Corpus(Displayed):
     graph: Graph | Parts
     demands: Demands
     source: Array
-    fingerprint: Mapping[str, Any]
+    code: str
     skipped: tuple[tuple[int, str], ...] = ()
 
     def __len__(self) -> int:
@@ -113,8 +118,7 @@ class Corpus(Displayed):
     @property
     def labels(self) -> dict[str, Array]:
         """The labels of each metric's rows, [rows] object, by the metric's name."""
-        parts = graphs_in(self.graph)
-        return labels_of(self.program, [part.labels for part in parts])
+        return labels_of(self.program, [x.labels for x in graphs_in(self.graph)])
 
     @api_boundary
     def schedule(
@@ -248,9 +252,8 @@ class Corpus(Displayed):
 
     def _levels(self, chosen: Array) -> Profiles:
         """Return `profiles` of the examples at `chosen` [n]; () if none are needed."""
-        if not self.scheduler.budget.has_profiles:
-            return ()
-        return profiles(self.program, [self.select(chosen)])
+        has_profiles = self.scheduler.budget.has_profiles
+        return profiles(self.program, [self.select(chosen)]) if has_profiles else ()
 
     @api_boundary
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -263,12 +266,10 @@ class Corpus(Displayed):
 
         Raises:
           TypeError: JSON would not give a label back unchanged.
+          ValueError: functions that traced the examples were defined anew since.
         """
-        check_path(path)
-        skipped = list(map(list, self.skipped))
-        metadata = {'corpus': {'fingerprint': self.fingerprint, 'skipped': skipped}}
-        arrays = {**self._arrays, **labels_as_text(self.labels)}
-        storage.write(path, arrays, metadata)
+        check_code(self.program, self.code)
+        write(path, self, fingerprint(self.program))
 
     @classmethod
     @api_boundary
@@ -322,8 +323,8 @@ class Corpus(Displayed):
             program, types = scheduler.program, numbers['types']
             graph, demanded = graph_of_arrays(program, arrays, len(source), types)
             graph = fit_graph(program, graph, numbers)
-            corpus = Corpus(scheduler, graph, demanded, source, current, skipped)
-            corpus = _with_demands(corpus, numbers)
+            rest = source, code_of(program), skipped
+            corpus = _with_demands(Corpus(scheduler, graph, demanded, *rest), numbers)
         if verify:
             try:
                 check_graph(program, graph)
@@ -374,6 +375,17 @@ def _int_array(indices: Indices) -> Array:
     raise TypeError(f'expected `indices` as a sequence of ints, got {got}{hint}')
 
 
+def write(
+    path: str | os.PathLike[str], corpus: Corpus, expression: dict[str, Any]
+) -> None:
+    """Write a corpus, with its program's fingerprint `expression`, to file `path`."""
+    check_path(path)
+    skipped = list(map(list, corpus.skipped))
+    metadata = {'corpus': {'fingerprint': expression, 'skipped': skipped}}
+    arrays = {**corpus._arrays, **labels_as_text(corpus.labels)}
+    storage.write(path, arrays, metadata)
+
+
 # ---- of other models -----------------------------------------------------------------
 
 
@@ -384,16 +396,17 @@ def adopt_corpus(scheduler: Scheduler, corpus: Corpus | Traced) -> Corpus:
     """
     if not isinstance(corpus, Traced) and corpus.scheduler is scheduler:
         return corpus
-    program, current = scheduler.program, fingerprint(scheduler.program)
+    program, code = scheduler.program, code_of(scheduler.program)
     if isinstance(corpus, Traced):
         traced = graph_in(corpus, program)
         demanded = demands(select(program, traced))
-        return Corpus(scheduler, traced, demanded, np.arange(len(corpus)), current)
-    _refuse('', differences(corpus.fingerprint, current))
-    numbers = corpus.fingerprint['numbers']
+        return Corpus(scheduler, traced, demanded, np.arange(len(corpus)), code)
+    check_code(corpus.program, corpus.code)
+    _refuse('', structure_differences(program, corpus.program))
+    numbers = numbers_of(corpus.program)
     parts = graphs_in(corpus.graph)
     graph = in_parts(fit_graph(program, part, numbers) for part in parts)
-    adopted = replace(corpus, scheduler=scheduler, graph=graph, fingerprint=current)
+    adopted = replace(corpus, scheduler=scheduler, graph=graph, code=code)
     return _with_demands(adopted, numbers)
 
 
@@ -449,11 +462,9 @@ def join(model: Scheduling, parts: Iterable[Corpus | Traced]) -> Corpus:
     is_several = isinstance(parts, Iterable)
     expect('parts', parts, is_several, 'a list of what was traced', 'pass `[part]`')
     items, scheduler = list(parts), model.scheduler
-    current = fingerprint(scheduler.program)
     for number, part in enumerate(items):
         if isinstance(part, Corpus):
-            is_own = part.scheduler is scheduler
-            is_other = not is_own and bool(differences(part.fingerprint, current))
+            is_other = bool(structure_differences(scheduler.program, part.program))
         elif isinstance(part, Traced):
             is_other = part.digest != scheduler.digest
         else:
@@ -480,7 +491,7 @@ def _joined(scheduler: Scheduler, parts: Sequence[Corpus]) -> Corpus:
         in_parts([part.graph for part in parts]),
         join_demands([part.demands for part in parts]),
         np.concatenate([a + x.source for a, x in zip(first, parts, strict=False)]),
-        fingerprint(scheduler.program),
+        code_of(scheduler.program),
         tuple(
             (a + at, text)
             for a, part in zip(first, parts, strict=False)

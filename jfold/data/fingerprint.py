@@ -50,6 +50,7 @@ from jfold.types import Type
 
 FORMAT = 4  # of graphs and demands; raised when numbering, levels or sums change
 SHOWN = 3  # the most differences in an error
+SMALL = 256  # items of a container
 ATOMS = {str, bytes, int, float, bool, type(None)}
 TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # a list; its type is among the data
 EMPTY = CellType()  # a variable of a closure that has no value yet
@@ -117,6 +118,39 @@ def digest_of(expression: dict[str, Any]) -> str:
     }
     text = json.dumps(sections, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def code_of(program: Program) -> str:
+    """Return one hash of the code that a program runs on the host, without data.
+
+    So it costs little, whatever tables the code reads. Of containers, functions in
+    small ones count.
+    """
+    names, state = program.source.names, hashlib.sha256()
+    known: dict[int, object] = {}
+    waiting = [x for name, x in names.items() if name not in HELPERS]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in known or type(value) in ATOMS:
+            continue
+        known[id(value)] = value
+        if isinstance(value, CodeType):
+            state.update(contents(value).encode())
+        elif isinstance(value, Mapping | list | tuple):
+            items = value.values() if isinstance(value, Mapping) else value
+            waiting += items if len(items) <= SMALL else ()
+        elif not isinstance(value, set | frozenset | np.ndarray | jax.Array):
+            waiting += summary_of(value)[1]
+    return state.hexdigest()[:16]
+
+
+def check_code(program: Program, code: str) -> None:
+    """Raise ValueError if `code`, a hash when examples were traced, has changed."""
+    if code != code_of(program):
+        raise ValueError(
+            'expected the functions that the examples were traced by, got some that '
+            'were defined anew since: trace the examples again'
+        )
 
 
 def _without_ids(place: object) -> str:

@@ -8,7 +8,7 @@ import itertools
 import operator
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,8 +17,8 @@ from jfold.base.arguments import check_examples
 from jfold.base.errors import InputError
 from jfold.base.tracebacks import api_boundary
 from jfold.data.adoption import Traced
-from jfold.data.corpus import Corpus
-from jfold.data.fingerprint import digest_of, fingerprint
+from jfold.data.corpus import Corpus, write
+from jfold.data.fingerprint import code_of, digest_of, fingerprint
 from jfold.data.progress_bars import progress_bar
 from jfold.data.scheduler import Scheduler, Scheduling
 from jfold.graph import Graph, concatenate
@@ -65,7 +65,7 @@ def trace_corpus(
         concatenate(graphs),
         join_demands(demanded),
         np.concatenate(sources),
-        fingerprint(scheduler.program),
+        code_of(scheduler.program),
         tuple(sorted(skipped)),
     )
 
@@ -177,7 +177,7 @@ class Tracer:
         """
         examples = check_examples(examples)
         corpus = trace_corpus(self.scheduler, examples, skip_errors, progress=False)
-        replace(corpus, fingerprint=self.fingerprint).save(path)
+        write(path, corpus, self.fingerprint)
 
     def __repr__(self) -> str:
         return f'Tracer({self.program.output!r})'

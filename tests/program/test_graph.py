@@ -22,7 +22,7 @@ from walked import recorded
 
 import jfold as jf
 from jfold.data.corpus import Corpus
-from jfold.data.fingerprint import fingerprint
+from jfold.data.fingerprint import code_of
 from jfold.graph import concatenate
 from jfold.program.operations import Program
 from jfold.scheduling.demands import demands
@@ -64,8 +64,8 @@ def check_schedules(
     """The schedule of picked examples is that of the examples, to the bit."""
     whole = trace(model.program, examples)
     demanded = demands(select(model.program, whole))
-    places, print_ = np.arange(whole.examples), fingerprint(model.program)
-    corpus = Corpus(model.scheduler, whole, demanded, places, print_)
+    places, code = np.arange(whole.examples), code_of(model.program)
+    corpus = Corpus(model.scheduler, whole, demanded, places, code)
     for indices in picks:
         expected = model.schedule(chosen(examples, indices))
         made = corpus.schedule(indices)
