@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -34,7 +35,8 @@ def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
     if not is_new and (not is_array or key.dtype != np.uint32 or not key.ndim):
         raise TypeError(f'{text} {short_repr(key)}: pass `jax.random.key(0)`')
     # Keys made by `PRNGKey` are arrays of numbers with one more axis.
-    size = None if is_new else jax.eval_shape(jax.random.PRNGKey, 0).shape[0]
+    implementation: Any = jax.config.jax_default_prng_impl  # type: ignore[attr-defined]
+    size = None if is_new else _numbers_of_key(implementation)
     if not is_new and key.shape[-1] != size:
         raise TypeError(
             f'{text} one of {key.shape[-1]} numbers, not {size}: pass '
@@ -43,6 +45,13 @@ def check_key(name: str, key: Any, kind: str = 'a PRNG key') -> None:
     if shape := key.shape if is_new else key.shape[:-1]:
         got = f'an array of {math.prod(shape)} keys'
         raise TypeError(f'{text} {got}: pass one, or take `jax.vmap` over them')
+
+
+@functools.cache
+def _numbers_of_key(implementation: str) -> int:
+    """Return how many numbers a key of an implementation of JAX consists of."""
+    key = jax.eval_shape(lambda: jax.random.PRNGKey(0, impl=implementation))
+    return int(key.shape[0])
 
 
 def as_key(numbers: jax.Array) -> jax.Array:

@@ -20,10 +20,19 @@ from typing import Any, TypeAlias, TypeVar
 T = TypeVar('T')
 Steps: TypeAlias = Generator[Any, Any, T]
 _LIMIT: Any = threading.RLock()  # all threads share the recursion limit
-if hasattr(os, 'register_at_fork'):  # no thread of a forked process would release it
-    os.register_at_fork(after_in_child=_LIMIT._at_fork_reinit)
+
 TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 MOST_CALLS = 250_000  # nested in functions of users, which might never end
+
+
+def _renew() -> None:
+    """Release the lock in a forked process, unless the thread that forked holds it."""
+    if not _LIMIT._is_owned():
+        _LIMIT._at_fork_reinit()
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_renew)
 
 
 class TooDeep(Exception):

@@ -139,10 +139,9 @@ class Corpus(Displayed):
           TypeError: the indices are no sequence of ints.
           ValueError, ProgramBudgetError: see `Model.schedule`.
         """
-        begin, places = time.perf_counter(), self._checked(indices)
-        selection = self.select(places)
+        begin, selection = time.perf_counter(), self.select(self._checked(indices))
         shards = None if sharding is None else make_shards(sharding)
-        deal = default_assignment(len(places), size, shards)
+        deal = default_assignment(len(selection), size, shards)
         schedule = self.scheduler.schedule(selection, deal, begin)
         return schedule if shards is None else on_device(schedule)
 
@@ -464,15 +463,16 @@ def join(model: Scheduling, parts: Iterable[Corpus | Traced]) -> Corpus:
     items, scheduler = list(parts), model.scheduler
     for number, part in enumerate(items):
         if isinstance(part, Corpus):
-            is_other = bool(structure_differences(scheduler.program, part.program))
+            check_code(part.program, part.code)
+            unlike = bool(structure_differences(scheduler.program, part.program))
         elif isinstance(part, Traced):
-            is_other = part.digest != scheduler.digest
+            unlike = part.digest != scheduler.digest
         else:
             raise TypeError(
                 f'part {number}: expected a corpus or what a tracer made, got '
                 f'{type(part).__name__}: trace examples by `model.trace`'
             )
-        if is_other:
+        if unlike:
             raise ValueError(
                 f'part {number}: expected examples traced for the expression of this '
                 'model, got those of another'

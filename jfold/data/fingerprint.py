@@ -2,17 +2,17 @@
 """Fingerprints: all that a traced corpus depends on, as text that can be compared.
 
 Functions that run on the host are described by their contents: compiled code, defaults,
-closures, the globals of their module that they use, and what they use of other modules.
-Data among these are described by their contents, other objects by the functions of
-their class and the plain data among attributes. Functions and classes of Python itself
-and of installed packages are described by name. Layers run
-on the device and are described by name and by the types of arguments and outputs. The
-shapes of outputs and the values of constants are left out, since graphs refer to values
-by number alone.
+closures, the globals of their module that they use, and the members and methods of
+these that they name. Data among these are described by their contents, other objects by
+their class and the plain data among attributes. Functions of Python itself and of
+installed packages are described by name. Layers run on the device and are described by
+name and by the types of arguments and outputs. The shapes of outputs and the values of
+constants are left out, since graphs refer to values by number alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import enum
 import functools
@@ -23,7 +23,7 @@ import operator
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import SequenceMatcher
 from inspect import CO_VARARGS, CO_VARKEYWORDS, getattr_static
@@ -57,6 +57,7 @@ EMPTY = CellType()  # a variable of a closure that has no value yet
 # Beginnings of the paths of Python itself and of installed packages.
 FOLDERS = 'stdlib', 'platstdlib', 'purelib', 'platlib'
 INSTALLED = '<frozen', *map(sysconfig.get_path, FOLDERS)
+SKIPPED = '<string>', *INSTALLED  # also what `dataclasses` writes
 SECTIONS = 'operations', 'results', 'data', 'steps', 'tables', 'functions'
 
 # A text for a value, and the values inside it, which the text leaves out.
@@ -140,7 +141,8 @@ def code_of(program: Program) -> str:
             items = value.values() if isinstance(value, Mapping) else value
             waiting += items if len(items) <= SMALL else ()
         elif not isinstance(value, set | frozenset | np.ndarray | jax.Array):
-            waiting += summary_of(value)[1]
+            with contextlib.suppress(Exception):  # an object may refuse to be read
+                waiting += summary_of(value)[1]
     return state.hexdigest()[:16]
 
 
@@ -291,11 +293,10 @@ def contents(*values: object, code: bool = True) -> str:
 def summary_of(value: object) -> Said:
     """Return a value's text, without its inner values, and a list of the inner values.
 
-    By default the name of the class, its functions, and fields or plain attributes.
+    By default the name of the class, and fields or plain attributes.
     """
     code = [getattr_static(value, name, None) for name in ('__wrapped__', '__call__')]
     parts: list[Any] = [x for x in code if isinstance(x, FunctionType)]
-    parts += _members_of(type(value))
     if is_dataclass(value):
         parts += [getattr(value, x.name, None) for x in fields(value)]
     elif not isinstance(value, ModuleType):
@@ -361,7 +362,7 @@ _SUMMARIES: dict[Any, Callable[[Any], Said]] = {
     type(None) | type(...) | str | bytes | int | float | complex: _printed,
     range | slice | enum.Enum | np.generic | np.dtype | Type: _printed,
     Function: _printed,  # a layer, which runs on the device
-    type: lambda x: (_name(x), [*_members_of(x)]),
+    type: lambda x: (_name(x), ()),
     list | tuple: lambda x: (type(x).__name__, _items(x)),
     Mapping: lambda x: (type(x).__name__, _items(itertools.chain(*x.items()))),
     set | frozenset: lambda x: (type(x).__name__, sorted(map(contents, x))),
@@ -382,34 +383,13 @@ for classes, summary in _SUMMARIES.items():
     summary_of.register(classes, summary)
 
 
-def _members_of(cls: type) -> Iterator[object]:
-    """Yield functions and plain data of a class and its bases, behind their names.
-
-    Those of installed classes are left out.
-    """
-    for base in cls.__mro__:
-        if not _is_installed(base.__module__):
-            for name, value in sorted(vars(base).items(), key=lambda x: x[0]):
-                if isinstance(value, property):
-                    yield from (name, value.fget, value.fset)
-                function = getattr(value, '__func__', getattr(value, 'func', value))
-                is_own_data = _is_data(value) and not name.startswith('__')
-                if is_own_data or isinstance(function, FunctionType):
-                    yield from (name, function)
-
-
-def _is_installed(module: str) -> bool:
-    """Return whether a module is of Python itself, an installed package or jfold."""
-    if module.partition('.')[0] in (*sys.stdlib_module_names, 'jfold'):
-        return module != '__main__'
-    path = getattr(sys.modules.get(module), '__file__', None) or ''
-    return path.startswith(INSTALLED)
-
-
 def _globals(fn: FunctionType) -> Iterator[object]:
-    """Yield each global that `fn` uses; of an installed function, its name."""
-    loaded = sorted(set(_names(fn.__code__)))
-    for name in sorted({x for x, is_global in loaded if is_global}):
+    """Yield what `fn` uses of other places: globals, and methods and members of these.
+
+    Of an installed function only the name is yielded.
+    """
+    loaded, attributes = _names(fn.__code__)
+    for name in loaded:
         value = fn.__globals__.get(name)
         is_far = (
             isinstance(value, FunctionType)
@@ -417,32 +397,63 @@ def _globals(fn: FunctionType) -> Iterator[object]:
             and value.__code__.co_filename.startswith(INSTALLED)
         )
         yield name if is_far or name not in fn.__globals__ else value
-        yield from _members(value, [x for x, _ in loaded], set())
+        yield from _members(value, attributes, set())
 
 
-def _members(value: object, names: Sequence[str], seen: set[str]) -> Iterator[object]:
-    """Yield the members that have one of `names`, of a module that is not installed.
+def _members(
+    value: object, names: Iterable[str], seen: set[tuple[int, str]]
+) -> Iterator[object]:
+    """Yield members of modules, classes and objects that have one of `names`.
 
-    Also yield those of modules among them; `seen` has the names of modules so far.
+    Functions of classes are yielded for their objects, with those that they themselves
+    name. Members of what is installed are left out, and so is what is in `seen`.
     """
-    if isinstance(value, ModuleType) and value.__name__ not in seen:
-        seen.add(value.__name__)
-        if not _is_installed(value.__name__):
-            for name in names:
-                if name in vars(value):
-                    yield from (name, vars(value)[name])
-                    yield from _members(vars(value)[name], names, seen)
+    if isinstance(value, ModuleType):
+        for name in () if _is_installed(value.__name__) else names:
+            if name in vars(value) and (id(value), name) not in seen:
+                seen.add((id(value), name))
+                yield from (name, vars(value)[name])
+                yield from _members(vars(value)[name], names, seen)
+        return
+    cls = value if isinstance(value, type) else type(value)
+    if _is_installed(str(cls.__module__)):
+        return
+    for name in (*names, '__init__', '__call__', '__getitem__'):
+        found = getattr_static(cls, name, None)
+        if type(found) in ATOMS:
+            yield from (name, found)
+        functions = [getattr(found, x, None) for x in ('__func__', 'fget', 'func')]
+        for function in (found, *functions):
+            is_new = isinstance(function, FunctionType) and (id(cls), name) not in seen
+            if is_new and not function.__code__.co_filename.startswith(SKIPPED):
+                seen.add((id(cls), name))
+                yield from (name, function)
+                yield from _members(cls, _names(function.__code__)[1], seen)
 
 
-def _names(code: CodeType) -> Iterator[tuple[str, bool]]:
-    """Yield (name, whether it is a global) for each global and attribute in code.
+def _is_installed(module: str) -> bool:
+    """Return whether a module is of Python itself, an installed package or jfold."""
+    top = module.partition('.')[0]
+    if top == 'jfold' or top in sys.stdlib_module_names:
+        return module != '__main__'
+    path = getattr(sys.modules.get(module), '__file__', None) or ''
+    return path.startswith(INSTALLED)
+
+
+@functools.lru_cache(1024)
+def _names(code: CodeType) -> tuple[list[str], list[str]]:
+    """Return the names of globals and of attributes that code reads, sorted.
 
     Those of functions inside it are included.
     """
+    loaded, attributes = set[str](), set[str]()
     for instruction in dis.get_instructions(code):
-        name = instruction.opname
-        if name.startswith(('LOAD_GLOBAL', 'LOAD_NAME', 'LOAD_ATTR', 'LOAD_METHOD')):
-            yield instruction.argval, name.startswith(('LOAD_GLOBAL', 'LOAD_NAME'))
+        if instruction.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
+            loaded.add(instruction.argval)
+        elif instruction.opname in ('LOAD_ATTR', 'LOAD_METHOD', 'LOAD_SUPER_ATTR'):
+            attributes.add(instruction.argval)
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from _names(value)
+            for names, inner in zip((loaded, attributes), _names(value), strict=True):
+                names.update(inner)
+    return sorted(loaded), sorted(attributes)

@@ -30,7 +30,7 @@ from jfold.base.jaxprs import spec
 if TYPE_CHECKING:
     from jfold.base.jaxprs import Environment
 
-JOINED = 1 << 20  # bytes of the matrices that are joined, at most
+JOINED = 1 << 20  # bytes of all matrices for one value; larger ones stay apart
 
 
 def rewritten(
@@ -40,7 +40,7 @@ def rewritten(
 
     Args:
       parameters: how many arguments are parameters; inputs come after them.
-      first: the first axis along which arrays may be split.
+      first: the first axis along which arrays may be split, 1 if the first is of rows.
     """
     return with_joint_products(with_splits(closed, first), parameters)
 
@@ -207,8 +207,9 @@ def _product(
     axis, result = free[0], equation.outvars[0]
     rest = shape[:axis], shape[axis + 1 :], spec(weight).dtype
     key = value, place, rest, str(equation.params)
-    behind = len(spec(value).shape) - len(contracted[1 - place]) if place else 0
-    return Product(result, weight, place, axis, behind, outputs[result], key)
+    # The axes that are left of the first operand come first in the result.
+    result_axis = len(spec(value).shape) - len(contracted[1 - place]) if place else 0
+    return Product(result, weight, place, axis, result_axis, outputs[result], key)
 
 
 def _pays(products: Sequence[Product]) -> bool:
@@ -235,13 +236,18 @@ def _joint_results(
 
 
 def _outputs_by_variable(jaxpr: core.Jaxpr) -> dict[core.Var, frozenset[int]]:
-    """Return, by variable of `jaxpr`, the indices of outputs that depend on it."""
+    """Return, by variable of `jaxpr`, the indices of outputs that depend on it.
+
+    Those that do so only through `stop_gradient` are left out: no cotangent comes back
+    from them, and of one that is zero infinite weights would make NaN.
+    """
     found = defaultdict[core.Var, frozenset[int]](frozenset)
     for k, variable in enumerate(jaxpr.outvars):
         for v in jaxprs.variables([variable]):
             found[v] |= {k}
     for equation in reversed(jaxpr.eqns):
         reached = frozenset().union(*(found[v] for v in equation.outvars))
-        for v in jaxprs.variables(equation.invars):
-            found[v] |= reached
+        if equation.primitive.name != 'stop_gradient':
+            for v in jaxprs.variables(equation.invars):
+                found[v] |= reached
     return found

@@ -125,8 +125,8 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
     """Open a temporary file to write; replace `path` by it when the body ends.
 
     The temporary file is in the folder of `path`. Where `path` is a link, its target is
-    replaced. Who may read a file that is replaced may read the new one, and nobody
-    else. If the body raises, `path` is unchanged and the temporary file removed.
+    replaced. The mode of a file that is replaced stays. If the body raises, `path` is
+    unchanged and the temporary file removed.
 
     Raises OSError, which names `path`, not the temporary file, if it is a folder, a
     device or a pipe, or the system fails, as where the disk is full.
@@ -145,7 +145,8 @@ def replacing(path: FilePath) -> Iterator[IO[bytes]]:
         try:  # an interrupt may come as soon as the file is there
             with open(spare, 'xb') as file:
                 if place.exists():
-                    shutil.copymode(place, spare)
+                    with contextlib.suppress(PermissionError):  # of some file systems
+                        shutil.copymode(place, spare)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

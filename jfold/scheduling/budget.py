@@ -142,16 +142,18 @@ class Budget:
         The body builds schedules. Where there is no memory for one, later batches must
         not be built as large.
         """
-        key, known = _batches(need), {**self.specs}
-        before = self.chains.get(key, Chain())
-        before = replace(before, late=before.late.copy())
+        need, chain, known = self._find(need)
+        before = replace(chain, late=chain.late.copy())
+        was_in_use = dict(self.specs) if known is None else {}
         spec = self.reserve(need, headroom)
         try:
             yield spec
         except BaseException:
-            if spec not in before.specs:
-                self.chains[key] = before
-                if spec not in known:
+            if known is None:
+                self.chains[_batches(need)] = before
+                if not before.specs:
+                    del self.chains[_batches(need)]
+                if spec not in was_in_use:
                     self.specs.pop(spec, None)
             raise
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 import jfold as jf
-from jfold.data.fingerprint import code_of, contents
+from jfold.data.fingerprint import _names, code_of, contents, fingerprint
 
 WORDS = """
 import functools
@@ -171,6 +173,7 @@ def test_a_corpus_remembers_what_it_was_traced_by(tmp_path: Path) -> None:
         lambda: new.predict({}, corpus),
         lambda: next(new.batches(corpus, 1)),
         lambda: new.join([corpus]),
+        lambda: old.join([corpus, old.trace([1.0])]),
         lambda: corpus.save(path),
     ):
         with pytest.raises(ValueError, match='some that were defined anew since'):
@@ -211,3 +214,43 @@ def test_functions_in_small_tables_count() -> None:
         assert reading(few) != reading(many)
     assert reading([one, 3]) == reading([one, 4])
     assert reading([one] * 300) == reading([other] * 300)
+
+
+class Unreadable:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError('unbound')
+
+
+UNUSUAL = {
+    'a lock': threading.Lock(),
+    'a proxy': Unreadable(),
+    'a key': jax.random.key(0),
+    'a class of no module': type('Moduleless', (), {'__module__': None}),
+}
+
+
+@pytest.mark.parametrize('name', UNUSUAL)
+def test_whatever_functions_name_examples_are_traced(name: str) -> None:
+    """Only what writes a file has to read all of it."""
+    scope = {'value': UNUSUAL[name]}
+    exec('def fn(x): return (value, x)[1]', scope)
+    model = model_of(scope['fn'])
+    assert len(model.join([model.trace([1.0]), model.trace([2.0])])) == 2
+
+
+def test_fingerprints_cost_little_for_many_classes() -> None:
+    """What their methods name is read once."""
+    scope: dict[str, Any] = {}
+    for k in range(60):
+        methods = (
+            f'    def m{n}(self): return self.m{n + 1} if Leaf{(k + 1) % 60} else 1\n'
+            for n in range(15)
+        )
+        exec(f'class Leaf{k}:\n' + ''.join(methods), scope)
+        exec(f'def read{k}(x): return Leaf{k}().m0() and 1.0\n', scope)
+    reads = [jf.InputTransform(scope[f'read{k}']) >> jf.Scalar() for k in range(60)]
+    model = jf.compile(jf.AllOf(*reads))
+    before = _names.cache_info().misses
+    fingerprint(model.program)
+    code_of(model.program)
+    assert _names.cache_info().misses - before <= 60 * 16

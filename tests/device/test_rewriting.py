@@ -117,6 +117,11 @@ JOINT: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], int]] = {
         [(3, 2, 4), (3, 2, 5), (3,)],
         2,
     ),
+    'a gradient that is stopped': (
+        lambda u, v, x: x @ u + jax.lax.stop_gradient(x @ v),
+        [U, W, (3,)],
+        2,
+    ),
     'with vectors': (lambda u, v, x: (x @ u) * (x @ v), [(3,), (3,), (3,)], 2),
     'of one precision each': (
         lambda u, v, x: (x @ u) * jnp.dot(x, v, precision='highest'),

@@ -206,7 +206,7 @@ def test_a_schedule_without_memory_leaves_no_capacity(
 
     with monkeypatch.context() as patch:
         patch.setattr(scheduler, 'fill', fails)
-        for leaves, size in ((10, 1), (5000, 1), (10, 3)):
+        for leaves, size in ((10, 1), (200, 1), (5000, 1), (10, 3)):
             with pytest.raises(MemoryError):
                 build(leaves, size)
     assert model.programs == 1
