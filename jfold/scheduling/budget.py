@@ -118,8 +118,14 @@ class Budget:
         """
         return self if self.limit is None else replace(self, is_hard=False)
 
-    def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
-        """Return the smallest spec that holds `need`; if there is none, add one.
+    @contextlib.contextmanager
+    def reserving(
+        self, need: Capacity, headroom: Callable[[], Headroom]
+    ) -> Iterator[Spec]:
+        """Yield the smallest spec that holds `need`; if there is none, add one.
+
+        The body builds schedules. If it raises, an added spec is dropped: where there
+        is no memory for one schedule, later ones must not be built as large.
 
         Args:
           need: the least capacity that holds the batch.
@@ -129,32 +135,21 @@ class Budget:
           ProgramBudgetError: a new spec would exceed the limit; nothing has changed.
         """
         need, chain, spec = self._find(need)
-        spec = spec or self._grow(chain, need, headroom)
+        if spec is not None:
+            chain.late.append(need)
+            yield spec
+            return
+        before, known = replace(chain, late=chain.late.copy()), {**self.specs}
+        spec = self._grow(chain, need, headroom)
         chain.late.append(need)
-        return spec
-
-    @contextlib.contextmanager
-    def reserving(
-        self, need: Capacity, headroom: Callable[[], Headroom]
-    ) -> Iterator[Spec]:
-        """Yield `reserve(need, headroom)`; if the body raises, drop a spec it added.
-
-        The body builds schedules. Where there is no memory for one, later batches must
-        not be built as large.
-        """
-        need, chain, known = self._find(need)
-        before = replace(chain, late=chain.late.copy())
-        was_in_use = dict(self.specs) if known is None else {}
-        spec = self.reserve(need, headroom)
         try:
             yield spec
         except BaseException:
-            if known is None:
-                self.chains[_batches(need)] = before
-                if not before.specs:
-                    del self.chains[_batches(need)]
-                if spec not in was_in_use:
-                    self.specs.pop(spec, None)
+            self.chains[_batches(need)] = before
+            if not before.specs:
+                del self.chains[_batches(need)]
+            if spec not in known:
+                self.specs.pop(spec, None)
             raise
 
     def _find(self, need: Capacity) -> tuple[Capacity, Chain, Spec | None]:
@@ -198,7 +193,7 @@ class Budget:
           whose: the name of the batches in log messages.
 
         Raises:
-          ProgramBudgetError: as of `reserve`.
+          ProgramBudgetError: as of `reserving`.
         """
         need, chain, spec = self._find(need)
         if spec is None:
@@ -216,7 +211,7 @@ class Budget:
         Raises:
           TypeError: `capacity` is no `Capacity`.
           ValueError: `capacity` is of another program.
-          ProgramBudgetError: as of `reserve`.
+          ProgramBudgetError: as of `reserving`.
         """
         self._check(capacity)
         capacity, chain, spec = self._find(with_slots(self.program, capacity))
@@ -328,8 +323,10 @@ class FixedBudget:
             )
         return strategy_of(self.specs[0]).fixed
 
-    def reserve(self, need: Capacity, headroom: Callable[[], Headroom]) -> Spec:
-        """Return the smallest spec that holds `need`; no spec is ever added.
+    def reserving(
+        self, need: Capacity, headroom: Callable[[], Headroom]
+    ) -> contextlib.AbstractContextManager[Spec]:
+        """Return a context of the smallest spec that holds `need`; none is ever added.
 
         It may have more rows of results than `need`. `headroom` is not called.
 
@@ -339,14 +336,8 @@ class FixedBudget:
         need = without_unused(self.specs[0].program, need)
         for spec in self.specs:
             if need.shards is None and spec.capacity.holds(need):
-                return spec
+                return contextlib.nullcontext(spec)
         raise ValueError(_outgrown(self.specs[-1].capacity, need))
-
-    def reserving(
-        self, need: Capacity, headroom: Callable[[], Headroom]
-    ) -> contextlib.AbstractContextManager[Spec]:
-        """Return a context of `reserve(need, headroom)`."""
-        return contextlib.nullcontext(self.reserve(need, headroom))
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
         """Do nothing, since all specs are there already."""
