@@ -92,7 +92,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
     steps = source.text.partition('\ndef ')[2].split('\n')
     return {
         'format': FORMAT,
-        'python': '.'.join(map(str, sys.version_info[:2])),
+        'python': python_version(),
         'numbers': numbers_of(program),
         # Demands depend on sums: their operands need no rows for their cotangents.
         'operations': [
@@ -111,6 +111,11 @@ def fingerprint(program: Program) -> dict[str, Any]:
     }
 
 
+def python_version() -> str:
+    """Return the version of Python, such as '3.11', on which compiled code depends."""
+    return '.'.join(map(str, sys.version_info[:2]))
+
+
 def digest_of(expression: dict[str, Any]) -> str:
     """Return the SHA-256, in hex, of fingerprint `expression` without block paths."""
     sections = {
@@ -122,10 +127,10 @@ def digest_of(expression: dict[str, Any]) -> str:
 
 
 def code_of(program: Program) -> str:
-    """Return one hash of the code that a program runs on the host, without data.
+    """Return the version of Python, and one hash of a program's code on the host.
 
-    So it costs little, whatever tables the code reads. Of containers, functions in
-    small ones count.
+    It costs little, whatever tables the code reads: data are left out, and functions in
+    large containers.
     """
     names, state = program.source.names, hashlib.sha256()
     known: dict[int, object] = {}
@@ -143,12 +148,13 @@ def code_of(program: Program) -> str:
         elif not isinstance(value, set | frozenset | np.ndarray | jax.Array):
             with contextlib.suppress(Exception):  # an object may refuse to be read
                 waiting += summary_of(value)[1]
-    return state.hexdigest()[:16]
+    return f'{python_version()} {state.hexdigest()[:16]}'
 
 
 def check_code(program: Program, code: str) -> None:
-    """Raise ValueError if `code`, a hash when examples were traced, has changed."""
-    if code != code_of(program):
+    """Raise ValueError if `code_of(program)` is no longer `code`, in one Python."""
+    now = code_of(program)
+    if code != now and code.split()[0] == now.split()[0]:
         raise ValueError(
             'expected the functions that the examples were traced by, got some that '
             'were defined anew since: trace the examples again'

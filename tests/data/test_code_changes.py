@@ -7,6 +7,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,13 @@ def test_a_corpus_remembers_what_it_was_traced_by(tmp_path: Path) -> None:
     corpus.save(path)
     assert same.predict({}, jf.Corpus.load(path, same)).tolist() == [2.0]
     assert same.predict({}, same.join([corpus, same.trace([3.0])])).tolist() == [2, 6]
+
+
+def test_code_of_another_python_is_not_compared() -> None:
+    """As of a corpus that was pickled there."""
+    model = model_of(lambda x: x)
+    corpus = replace(model.trace([1.0]), code='3.10 0123456789abcdef')
+    assert len(model.join([corpus])) == 1
 
 
 def test_tables_may_grow_while_examples_are_traced(tmp_path: Path) -> None:
