@@ -20,7 +20,6 @@ from typing import Any, TypeAlias, TypeVar
 T = TypeVar('T')
 Steps: TypeAlias = Generator[Any, Any, T]
 _LIMIT: Any = threading.RLock()  # all threads share the recursion limit
-
 TALL = 10_000  # nested Python calls; each level of blocks takes four, and C stack
 MOST_CALLS = 250_000  # nested in functions of users, which might never end
 

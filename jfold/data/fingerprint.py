@@ -50,7 +50,7 @@ from jfold.types import Type
 
 FORMAT = 4  # of graphs and demands; raised when numbering, levels or sums change
 SHOWN = 3  # the most differences in an error
-SMALL = 256  # items of a container
+SMALL = 256  # items of a container, among which functions are looked for
 ATOMS = {str, bytes, int, float, bool, type(None)}
 TAPE = re.compile(r'(\s+\w+ = \[\])  # .*')  # a list; its type is among the data
 EMPTY = CellType()  # a variable of a closure that has no value yet
@@ -409,21 +409,27 @@ def _globals(fn: FunctionType) -> Iterator[object]:
 def _members(
     value: object, names: Iterable[str], seen: set[tuple[int, str]]
 ) -> Iterator[object]:
-    """Yield members of modules, classes and objects that have one of `names`.
+    """Yield members of a module, class or object that have one of `names`.
 
-    Functions of classes are yielded for their objects, with those that they themselves
-    name. Members of what is installed are left out, and so is what is in `seen`.
+    Those of what is installed are left out, and so is what is in `seen`.
     """
-    if isinstance(value, ModuleType):
-        for name in () if _is_installed(value.__name__) else names:
-            if name in vars(value) and (id(value), name) not in seen:
+    if not isinstance(value, ModuleType):
+        cls = value if isinstance(value, type) else type(value)
+        if not _is_installed(str(cls.__module__)):
+            yield from _methods(cls, names, seen)
+    elif not _is_installed(value.__name__):
+        found = {name: vars(value)[name] for name in names if name in vars(value)}
+        for name, member in found.items():
+            if (id(value), name) not in seen:
                 seen.add((id(value), name))
-                yield from (name, vars(value)[name])
-                yield from _members(vars(value)[name], names, seen)
-        return
-    cls = value if isinstance(value, type) else type(value)
-    if _is_installed(str(cls.__module__)):
-        return
+                yield from (name, member)
+                yield from _members(member, names, seen)
+
+
+def _methods(
+    cls: type, names: Iterable[str], seen: set[tuple[int, str]]
+) -> Iterator[object]:
+    """Yield a class's atoms and methods with one of `names`, or that these name."""
     for name in (*names, '__init__', '__call__', '__getitem__'):
         found = getattr_static(cls, name, None)
         if type(found) in ATOMS:
@@ -440,10 +446,9 @@ def _members(
 def _is_installed(module: str) -> bool:
     """Return whether a module is of Python itself, an installed package or jfold."""
     top = module.partition('.')[0]
-    if top == 'jfold' or top in sys.stdlib_module_names:
-        return module != '__main__'
     path = getattr(sys.modules.get(module), '__file__', None) or ''
-    return path.startswith(INSTALLED)
+    known = top == 'jfold' or top in sys.stdlib_module_names
+    return known or path.startswith(INSTALLED)
 
 
 @functools.lru_cache(1024)

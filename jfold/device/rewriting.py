@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -143,18 +143,9 @@ def with_joint_products(closed: core.ClosedJaxpr, parameters: int) -> core.Close
     jaxpr, _ = jaxprs.open_jaxpr(closed)
     late, moving = jaxprs.reachable(jaxpr, jaxpr.invars[parameters:])
     outputs = _outputs_by_variable(jaxpr)
-    groups = defaultdict[Hashable, list[list[Product]]](list)
-    for equation in jaxprs.products(closed):
-        if product := _product(equation, moving, outputs):
-            others = groups[product.key]
-            for group in others:
-                if product.outputs.intersection(*(x.outputs for x in group)):
-                    group.append(product)
-                    break
-            else:
-                others.append([product])
-    joint = filter(_pays, itertools.chain(*groups.values()))
-    group_of = {x.result: group for group in joint for x in group}
+    found = (_product(e, moving, outputs) for e in jaxprs.products(closed))
+    groups = filter(_pays, _groups(filter(None, found)))
+    group_of = {x.result: group for group in groups for x in group}
     if not group_of:
         return closed
 
@@ -210,6 +201,20 @@ def _product(
     # The axes that are left of the first operand come first in the result.
     result_axis = len(spec(value).shape) - len(contracted[1 - place]) if place else 0
     return Product(result, weight, place, axis, result_axis, outputs[result], key)
+
+
+def _groups(products: Iterable[Product]) -> Iterator[list[Product]]:
+    """Return products in groups that can be joined, each for an output of them all."""
+    groups = defaultdict[Hashable, list[list[Product]]](list)
+    for product in products:
+        others = groups[product.key]
+        for group in others:
+            if product.outputs.intersection(*(x.outputs for x in group)):
+                group.append(product)
+                break
+        else:
+            others.append([product])
+    return itertools.chain(*groups.values())
 
 
 def _pays(products: Sequence[Product]) -> bool:
