@@ -40,14 +40,14 @@ from jfold.device.reads import (
     Extent,
     Produced,
     State,
-    combined,
     mask_spare,
     part_in_place,
     read_rows,
-    read_values,
+    summed,
     zeros_of,
 )
 from jfold.program.components import (
+    SUMMANDS,
     Place,
     components,
     first_results,
@@ -59,8 +59,7 @@ from jfold.program.components import (
     sources,
     union,
 )
-from jfold.scheduling.index_array import SUMMANDS
-from jfold.scheduling.read_modes import ReadMode, read_modes
+from jfold.scheduling.read_modes import read_modes
 from jfold.scheduling.spec import RECOMPUTE_ALL
 
 # The function of `runtime` that runs the loops: it takes their execution, the weights,
@@ -224,7 +223,7 @@ def _allows_any_finite(
     kernel, rows = execution.kernels[o], execution.layout.region[o]
     types, modes = len(execution.program.types), read_modes(execution.spec)
     outputs = [part for part in parts if part >= types]
-    is_summed = any(modes[place] is ReadMode.SUMMED for place in places)
+    is_summed = any(modes[place].adds for place in places)
     if not (outputs or is_summed or kernel.trained_count):
         return False
     return state.anything.issuperset(outputs) and kernel.is_defined(rows)
@@ -240,13 +239,10 @@ def _apply_sums(state: State, place: Place, operations: Sequence[int]) -> None:
     execution = state.execution
     program, numbers = execution.program, first_results(execution.program)
     inside = sum(1 << numbers[o] for o in operations)
-    (t,), inputs = program.operations[operations[0]].outputs, sources(program).inputs
     # Sums of sums are flattened: no summand is a result of this component.
-    makers = union(union(inputs[o]) for o in operations) & ~inside
+    makers = union(union(sources(program).inputs[o]) for o in operations) & ~inside
     rows = sum(execution.layout.region[o] for o in operations)
-    summands = read_values(state, t, makers, place)
-    combines = execution.operations[operations[0]].combines
-    sums = combined(state, summands, place, rows, combines)
+    sums = summed(state, place, makers, rows)
     result = Produced(execution.layout.value_base[operations[0]][0], sums)
     state.produced.update(dict.fromkeys((numbers[o] for o in operations), result))
 

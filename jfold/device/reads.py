@@ -129,11 +129,10 @@ def read_rows(state: State, place: Place, extent: Extent) -> Array:
     t, part = type_at(program, place), part_in_place(execution, place)
     if part is not None:
         values = _in_place(state, t, part, extent.rows)
+    elif mode.adds:
+        values = summed(state, place, makers, extent.rows)
     else:
         values = read_values(state, t, makers, place)
-    if mode is ReadMode.SUMMED:
-        combines = slots(program)[place].combines
-        values = combined(state, values, place, extent.rows, combines)
     if not extent.rows:
         return values
     if extent.anything:
@@ -179,28 +178,36 @@ def _in_place(state: State, t: int, part: int, rows: int) -> Array:
     return jnp.pad(values, spare) if rows > len(values) else values[:rows]
 
 
-def combined(
-    state: State, summands: Array, place: Place, rows: int, combines: str
-) -> Array:
+def summed(state: State, place: Place, makers: ProducerSet, rows: int) -> Array:
     """Return segment sums, or maxima or minima without a gradient, [rows, *shape].
 
     Sums without summands are zero.
 
     Args:
-      summands: [n, *shape].
-      place: where the summands are read, which decides to which row each is added.
-      combines: 'add', 'maximum' or 'minimum'.
+      place: a slot that adds up values, or a sum itself.
+      makers: the outputs that it may add up, sums among them that have no rows.
     """
-    section = state.batch.sections.targets[place]
-    to = state.batch.read(section, 0, *section.shape)
-    if combines != ADD:
-        return _extrema(state, summands, to, rows, combines)
+    program, batch = state.execution.program, state.batch
+    slot, t = slots(program)[place], type_at(program, place)
+    reads, section = batch.sections.reads[place], batch.sections.targets[place]
+    in_place = read_modes(state.execution.spec)[place] is ReadMode.SUMMED_IN_PLACE
+    if in_place:
+        assert slot.part is not None
+        summands = _in_place(state, t, slot.part, *section.shape)
+    else:
+        summands = read_values(state, t, makers, place)
+    to = batch.read(section, 0, *section.shape)
+    if slot.combines != ADD:
+        return _extrema(state, summands, to, rows, slot.combines)
     wide = _wide(summands)
-    # The additive identity of floats is -0.0.
-    nothing = -0.0 if is_inexact(wide) else 0
-    zeros = lax.full((rows, *wide.shape[1:]), nothing, wide.dtype)
+    # The additive identity of floats is -0.0, but a sum of nothing is 0.0.
+    nothing = lax.full((rows,), -0.0 if is_inexact(wide) else 0, wide.dtype)
+    if in_place and reads.shape[0]:
+        is_empty = lax.gt(batch.read(reads, 0, rows), jnp.int32(0))
+        nothing = lax.select(is_empty, lax.full_like(nothing, 0), nothing)
+    start = lax.broadcast_in_dim(nothing, (rows, *wide.shape[1:]), (0,))
     # A CPU's scatter adds one row after another, in the order of the batch.
-    start = cast_varying(zeros, state.execution.varying)
+    start = cast_varying(start, state.execution.varying)
     sums = scattered(lax.scatter_add, start, wide, to)
     return sums.astype(summands.dtype)
 

@@ -158,6 +158,7 @@ def segment_sums(operations: Operations) -> frozenset[int]:
 # the operands, or the tensors.
 Place: TypeAlias = tuple[int, int]  # a table, and a column in it
 LEAVING = -1  # the table of what leaves loops; its columns are numbers of outputs
+SUMMANDS = -1  # the column of a segment sum's first operation that reads all summands
 
 
 @memoized

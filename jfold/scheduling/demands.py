@@ -60,7 +60,7 @@ def capacity(
     constants, rows, sums, metrics, summands = _parts(program, total.tolist())
     levels, *fans = largest[: 1 + types].tolist()
     stages, *of_slots = largest[1 + types :].tolist()
-    *indexed, sum_rows = of_slots or [0]
+    indexed, sum_rows = of_slots[: len(summands)], of_slots[len(summands) :]
     return Capacity(
         examples=size,
         levels=levels,
@@ -73,7 +73,7 @@ def capacity(
         metrics=metrics,
         indexed=tuple(indexed),
         summands=summands,
-        sum_rows=sum_rows,
+        sum_rows=tuple(sum_rows),
         shards=shards,
     )
 
@@ -107,7 +107,7 @@ def fits(program: Operations, demanded: Demands) -> bool:
     """Return whether demands have as many columns as the program needs."""
     # A program with operations outside of loops has more columns, for their slots.
     highest = 2 + len(program.types)  # levels, fans and stages
-    highest += len(slots(program)) + 1 if has_slots(program) else 0
+    highest += 2 * len(slots(program))
     widths = demanded.added.shape[1:], demanded.highest.shape[1:]
     return widths == ((_ends(program)[-1],), (highest,))
 
@@ -154,10 +154,10 @@ def demands(selection: Selection) -> Demands:
         added.append(tables[[types + nodes + r for r in program.observed]])
     if has_slots(program):
         # Computed for all examples of the graph at once, and remembered.
-        summands, indexed = slot_needs(selection.every)
+        summands, of_slots = slot_needs(selection.every)
         chosen = slice(None) if selection.examples is None else selection.examples
         added.append(summands[:, chosen])
-        highest.append(indexed[:, chosen])
+        highest.append(of_slots[:, chosen])
     return Demands(_by_example(added), _by_example(highest))
 
 

@@ -23,15 +23,17 @@ from jfold.base.memo import memoized
 from jfold.graph import Array, concatenate_arrays, ranges, shared_counts
 from jfold.program.components import (
     LEAVING,
+    SUMMANDS,
     Component,
-    components,
+    Place,
+    component_of,
     output_places,
     phases,
     results_in,
     segment_sums,
     type_at,
 )
-from jfold.scheduling.index_array import NOWHERE, SUMMANDS, Section
+from jfold.scheduling.index_array import NOWHERE, Section
 from jfold.scheduling.layout import (
     Layout,
     active_types,
@@ -341,31 +343,26 @@ def _targets(spec: Spec) -> Iterator[tuple[Column, _Target]]:
     program, places = spec.program, layout(spec)
     reads, adds = places.sections.reads, places.sections.targets
     types, operations = len(program.types), len(program.operations)
-    # The tables of `with_pair_tables` stand behind all others, in this order.
-    behind = types + operations + len(program.results)
-
     for (o, a), column in columns_at(program).items():
-        if o in segment_sums(program):
-            continue
-        mode, edges = mode_at(spec, (o, a)), places.edges.get((o, a), (-1, 1))
+        edges = places.edges.get((o, a), (-1, 1))
         in_loops = o < operations and o not in program.applied
         target = _Target(reads[o, a], 0, -1, o if in_loops else -1, *edges)
-        if mode is ReadMode.INDEXED:
+        if o not in segment_sums(program) and mode_at(spec, (o, a)) is ReadMode.INDEXED:
             yield column, target
-        elif mode is ReadMode.SUMMED:
-            yield Column(column.space, behind, 0), target
-            # Spare summands are added to a row that no buffer has.
-            yield Column(types + o, behind, 1), _Target(adds[o, a], spare=NOWHERE)
-            behind += 1
-    for c, component in enumerate(components(program)):
-        place = component.operations[0], SUMMANDS
-        if place in reads:
-            (t,) = program.operations[place[0]].outputs
-            yield Column(t, behind, 0), _Target(reads[place])
+    # The tables of `with_pair_tables` stand behind all others, in the order of slots.
+    behind = types + operations + len(program.results)
+    added = (place for place, mode in read_modes(spec).items() if mode.adds)
+    for table, place in enumerate(added, behind):
+        t, space, before = type_at(program, place), types + place[0], 0
+        if place[1] == SUMMANDS:
+            c = component_of(program)[place[0]]
             here = running_components(spec)[c].operations
-            before = places.value_base[here[0]][0] if here else 0
-            yield Column(t, behind, 1), _Target(adds[place], before, NOWHERE)
-            behind += 1
+            space, before = t, places.value_base[here[0]][0] if here else 0
+        by_index = read_modes(spec)[place] is ReadMode.SUMMED
+        if by_index:
+            yield Column(t, table, 0), _Target(reads[place])
+        # Spare summands are added to a row that no buffer has.
+        yield Column(space, table, int(by_index)), _Target(adds[place], before, NOWHERE)
 
 
 def _write_rows(batch: _Batch) -> None:
@@ -395,6 +392,9 @@ def _write_rows(batch: _Batch) -> None:
         # Spare rows repeat a real one: on zeros a function may return NaN.
         last = column[-1] if b > a else 0
         section.fill(indices, column, spare if spare >= 0 else last)
+    for place, mode in read_modes(spec).items():
+        if mode is ReadMode.SUMMED_IN_PLACE and place[1] != SUMMANDS:
+            _write_empty(batch, place)
     if spec.program.has_loops:  # else JAX itself differentiates the program
         # Row i of a column has the edge row `edge + step * i`.
         begins = np.array(merged.ends[:-1], np.int32)
@@ -408,6 +408,15 @@ def _write_rows(batch: _Batch) -> None:
             uses = RowUses(*map(concatenate_arrays, zip(*parts, strict=True)))
             steps = _row_steps(batch, t) if spec.capacity.sums[t] else None
             write_consumers(spec, indices, t, uses, steps)
+
+
+def _write_empty(batch: _Batch, place: Place) -> None:
+    """Write which rows of a slot nothing is added to, given the targets."""
+    sections, indices = batch.places.sections, batch.indices
+    is_empty = sections.reads[place].of(indices)
+    rows = sections.targets[place].of(indices)
+    is_empty[:] = 1
+    is_empty[rows[rows < len(is_empty)]] = 0
 
 
 def _write_leaving(

@@ -24,13 +24,13 @@ from typing import TypeVar, cast
 
 import jax
 
-from jfold.graph import Array
+from jfold.graph import Array, shared_counts, value_parts
 from jfold.program.components import (
     LEAVING,
+    SUMMANDS,
     Place,
     components,
     makers_at,
-    operand_types,
     output_places,
     outputs_of,
     phases,
@@ -40,13 +40,12 @@ from jfold.program.components import (
     union,
 )
 from jfold.program.operations import Operations, ProducerSet
-from jfold.scheduling.read_modes import ReadMode, mode_at, slots, sums_have_rows
+from jfold.scheduling.read_modes import ReadMode, mode_at, slots
 from jfold.scheduling.spec import Spec
 
 Indices = TypeVar('Indices', bound=Array | jax.Array)  # on the host or the device
 SUM_ARITY = 4  # edge rows that one gather adds up; more are summed in a tree
 NOWHERE = 1 << 30  # a row that no buffer has
-SUMMANDS = -1  # the column of a segment sum's first operation that reads all summands
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,12 @@ class Sections:
       reads: by place, rows of the value buffer. Of an input or a result's tensor, the
         one that each row reads [rows]; of a segment sum, or a slot that reads sums
         without rows, those to add up [summands]; of a slot that is read in place, or an
-        input of a segment sum's operation, none [0]. Of an output that leaves loops,
-        those that are read outside of loops, each once.
+        input of a segment sum's operation, none [0]. Where summands are in place, 1 for
+        each row of a slot that nothing is added to [rows], and none of a sum [0]. Of an
+        output that leaves loops, those that are read outside of loops, each once.
       targets: by place, the row of the sum or slot that each of the summands in `reads`
-        is added to [summands]; [0] for places without summands.
+        is added to [summands], or each value of a producer that is read in place; a row
+        that no buffer has, if to none. [0] for places without summands.
       owners: per result [rows], the example of each row; [0] if each example has one.
       consumers: per type [fan, rows], the edge rows to sum for each computed row.
       steps: per type [levels of all components, stages, 2], for each round of sums on
@@ -181,28 +182,33 @@ def allocate_sections(
     reads, targets = dict[Place, Section](), dict[Place, Section]()
     tiles, owners, consumers, steps, of_edges = (list[Section]() for _ in range(5))
 
-    def allocate(table: int, rows: int) -> None:
-        """Allocate `reads` and `targets` of an operation or result with `rows` rows."""
-        places = [(table, a) for a, _ in enumerate(operand_types(program)[table])]
-        modes = {place: mode_at(spec, place) for place in places}
-        added = [summands[x] if modes[x] is ReadMode.SUMMED else 0 for x in places]
-        for place, count in zip(places, added, strict=True):
-            indexed = rows if modes[place] is ReadMode.INDEXED else 0
-            reads[place] = section(indexed + count)
-        targets.update(zip(places, map(section, added), strict=True))
+    def allocate(place: Place, rows: int) -> None:
+        """Allocate `reads` and `targets` of a reader with `rows` rows or summands."""
+        mode, added = mode_at(spec, place), 0
+        if mode is ReadMode.IN_PLACE:
+            rows = 0
+        elif mode is ReadMode.SUMMED:
+            rows = added = summands.get(place) or rows
+        elif mode is ReadMode.SUMMED_IN_PLACE:
+            rows, added = (
+                0 if place[1] == SUMMANDS else rows,
+                _of_part(spec, region, place),
+            )
+        reads[place], targets[place] = section(rows), section(added)
 
     for part, table in zip(components(program), tables, strict=True):
         tiles.append(section(*table))
-        if sums.issuperset(part.operations) and sums_have_rows(spec):
+        place = part.operations[0], SUMMANDS
+        if sums.issuperset(part.operations) and mode_at(spec, place).adds:
             inputs = ((o, program.operations[o].inputs) for o in part.operations)
-            count = sum(region[o] * len(x) for o, x in inputs)
-            place = part.operations[0], SUMMANDS
-            reads[place], targets[place] = section(count), section(count)
-    for o in range(len(program.operations)):
-        allocate(o, 0 if o in sums else region[o])
+            allocate(place, sum(region[o] * len(x) for o, x in inputs))
+    for o, operation in enumerate(program.operations):
+        for a, _ in enumerate(operation.inputs):
+            allocate((o, a), 0 if o in sums else region[o])
     for r, result in enumerate(program.results):
         owners.append(section(results[r] if result.kind.is_counted else 0))
-        allocate(len(program.operations) + r, results[r])
+        for j, _ in enumerate(result.tensors):
+            allocate((len(program.operations) + r, j), results[r])
     leaving = phases(program).leaving
     rows_read = _rows_read(program, reads) if leaving else Counter[int]()
     for number in results_in(leaving):
@@ -221,6 +227,16 @@ def allocate_sections(
     of_types = map(tuple, (consumers, steps, of_edges))
     readers = tuple(tiles), reads, targets, tuple(owners)
     return Sections(allocator.next, *header, *readers, *of_types)
+
+
+def _of_part(spec: Spec, region: Sequence[int], place: Place) -> int:
+    """Return how many rows the producer has whose values a slot adds up in place."""
+    number = slots(spec.program)[place].part
+    assert number is not None
+    t, table, _ = value_parts(spec.program)[number]
+    if table < len(spec.program.types):
+        return spec.capacity.constants[t] - shared_counts(spec.program)[t]
+    return region[table - len(spec.program.types)]
 
 
 def _rows_read(program: Operations, reads: Mapping[Place, Section]) -> Counter[int]:

@@ -1,34 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slots: the places that read values outside of loops, and their read modes.
 
-A *slot* is an input of an operation outside of loops, or a tensor of a result. Few
-slots need an index for each of their rows:
+A *slot* is an input of an operation outside of loops, a tensor of a result, or a
+segment sum, which reads all its summands. Few slots need an index for each row:
 
-    in place   row i reads row i of the output of one operation, or of the constants
-    summed     row i reads the sum of all values that are paired with i: a sum that is
-               read once has no row of its own
-    indexed    row i reads any value, by an index
+    in place           row i reads row i of one producer: an output, or the constants
+    indexed            row i reads any value, by an index
+    summed             row i reads the sum of all values that are paired with i
+    summed in place    the same, where value k of one producer is paired with row to[k]
 
-The mode of a slot depends on the data, and is part of the capacity: a slot that was
-read in place in all batches so far may be indexed from some batch on.
+A sum that is read once has no row of its own: the slot that reads it adds up. The mode
+of a slot depends on the data, and is part of the capacity: a slot that was read in
+place in all batches so far may be indexed from some batch on.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jfold.base.memo import memoized
 from jfold.program.components import (
+    SUMMANDS,
     Place,
-    first_results,
+    components,
     operand_types,
+    outputs_of,
     phases,
     results_in,
     segment_sums,
     sources,
+    union,
 )
-from jfold.program.operations import Operations
+from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.spec import Capacity, Spec
 
 
@@ -36,71 +41,115 @@ class ReadMode(enum.Enum):
     """A way to read a value outside of loops."""
 
     IN_PLACE = enum.auto()
-    SUMMED = enum.auto()
     INDEXED = enum.auto()
+    SUMMED = enum.auto()
+    SUMMED_IN_PLACE = enum.auto()
+    UNREAD = enum.auto()  # of a segment sum without rows, which its readers add up
+
+    @property
+    def adds(self) -> bool:
+        """Whether values are added up where they are read."""
+        return self in (ReadMode.SUMMED, ReadMode.SUMMED_IN_PLACE)
+
+
+@dataclass(frozen=True)
+class SumGroup:
+    """Segment sums of which all have rows, or none: linked, or read by one slot.
+
+    Attributes:
+      operations: the operations that the sums are recorded as, in increasing order.
+      needs_rows: whether the sums have rows in every batch: if loops read them, or if
+        they are of several kinds (sums and maxima).
+    """
+
+    operations: tuple[int, ...]
+    needs_rows: bool
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A reader outside of loops: an operation's input, or a tensor of a result.
+    """A reader outside of loops: an operation's input, a result's tensor, or a sum.
 
     Attributes:
       part: the producer that it may read in place, as an index in `value_parts`; `None`
-        if it may read outputs of loops, of several operations, or of sums.
-      combines: the `Operation.combines` (add, maximum, ...) of the segment sums that
-        it may read; '' if it may read none.
+        if it may read outputs of loops, of several operations, or of sums with rows.
+      group: the segment sums that it may read, or is one of; `None` if there are none.
+      combines: how it adds up: the `Operation.combines` of sums; '' without sums.
     """
 
     part: int | None
+    group: SumGroup | None
     combines: str
 
 
 @memoized
-def sums_need_rows(program: Operations) -> bool:
-    """Return whether segment sums need buffer rows of their own in every batch.
-
-    They do if loops read them, if one operand may read segment sums of several kinds
-    (sums and maxima), or if a segment sum may read one of another kind.
-    """
-    sums, first = segment_sums(program), first_results(program)
-    kinds = {first[o]: program.operations[o].combines for o in sums}
-    if any(n in kinds for n in results_in(phases(program).entering)):
-        return True
-    for o, columns in enumerate((*sources(program).inputs, *sources(program).results)):
-        for makers in columns:
-            read = {kinds[n] for n in results_in(makers) if n in kinds}
-            if len(read | ({kinds[first[o]]} if o in sums and read else set())) > 1:
-                return True
-    return False
+def sum_groups(program: Operations) -> tuple[SumGroup, ...]:
+    """Divide the segment sums of a program into groups."""
+    sums, outputs = segment_sums(program), outputs_of(program)
+    groups = [{*x.operations} for x in components(program) if sums >= {*x.operations}]
+    tables = enumerate((*sources(program).inputs, *sources(program).results))
+    for table, makers in ((table, x) for table, columns in tables for x in columns):
+        read = {o for o in sums if outputs[o] & makers}
+        joined = [x for x in groups if read & x or (read and table in x)]
+        if len(joined) > 1:
+            groups = [x for x in groups if x not in joined] + [set().union(*joined)]
+    entering = phases(program).entering
+    result = []
+    for group in sorted(map(sorted, groups)):
+        kinds = {program.operations[o].combines for o in group}
+        enters = any(outputs[o] & entering for o in group)
+        result.append(SumGroup((*group,), enters or len(kinds) > 1))
+    return tuple(result)
 
 
 @memoized
 def slots(program: Operations) -> dict[Place, Slot]:
     """Map places to slots: inputs of operations outside of loops, tensors of results.
 
-    Inputs of `segment_sums` are left out. Empty for programs that run in loops alone.
+    Behind them are segment sums, in place of their inputs. Empty for programs that run
+    in loops alone.
     """
-    result: dict[Place, Slot] = {}
     if not has_slots(program):
-        return result
-    producers, sums = sources(program), segment_sums(program)
-    first, operations = first_results(program), len(program.operations)
-    of_sums = sum(1 << first[o] for o in sums)
-    combines = {first[o]: program.operations[o].combines for o in sums}
-    # Outputs of sums may have no rows, so they cannot be read in place.
-    elsewhere = of_sums | phases(program).looped
+        return {}
+    sums, groups = segment_sums(program), sum_groups(program)
+    producers, outputs = sources(program), outputs_of(program)
+    of_group = {o: group for group in groups for o in group.operations}
+    # Sums may have no rows, so they cannot be read in place.
+    elsewhere = phases(program).looped | union(outputs[o] for o in sums)
+
+    def slot(t: int, makers: ProducerSet, inside: tuple[int, ...]) -> Slot:
+        """Make a slot of values by `makers`, where sums `inside` are flattened."""
+        read = (of_group[o] for o in sums if outputs[o] & makers or o in inside)
+        group = next(read, None)
+        inside = inside or (group.operations if group else ())
+        makers |= union(union(producers.inputs[o]) for o in inside)
+        makers &= ~union(outputs[o] for o in inside)
+        part = None
+        if not makers & elsewhere and makers.bit_count() < 2:
+            # `value_parts` has the constants of each type, then all outputs.
+            part = len(program.types) + next(results_in(makers)) if makers else t
+        return Slot(
+            part, group, program.operations[inside[0]].combines if inside else ''
+        )
+
+    result: dict[Place, Slot] = {}
     makers = producers.inputs + producers.results
     for table, columns in enumerate(zip(operand_types(program), makers, strict=True)):
-        if table in sums or (table < operations and table not in program.applied):
-            continue
-        for column, (t, may) in enumerate(zip(*columns, strict=True)):
-            part = None
-            if not may & elsewhere and may.bit_count() < 2:
-                # `value_parts` has the constants of each type, then all outputs.
-                part = len(program.types) + next(results_in(may)) if may else t
-            kinds = {combines[n] for n in results_in(may & of_sums)}
-            result[table, column] = Slot(part, min(kinds, default=''))
+        is_looped = table < len(outputs) and table not in program.applied
+        if not is_looped and table not in sums:
+            for column, (t, may) in enumerate(zip(*columns, strict=True)):
+                result[table, column] = slot(t, may, ())
+    for operations in sum_components(program):
+        (t,) = program.operations[operations[0]].outputs
+        result[operations[0], SUMMANDS] = slot(t, 0, operations)
     return result
+
+
+def sum_components(program: Operations) -> Iterator[tuple[int, ...]]:
+    """Yield the operations of each component of segment sums, in topological order."""
+    sums = segment_sums(program)
+    parts = (part.operations for part in components(program))
+    return (operations for operations in parts if sums.issuperset(operations))
 
 
 def has_slots(program: Operations) -> bool:
@@ -109,46 +158,48 @@ def has_slots(program: Operations) -> bool:
 
 
 def with_slots(program: Operations, capacity: Capacity) -> Capacity:
-    """Complete a capacity's `indexed` and `summands` to one number per slot.
+    """Complete a capacity's numbers of slots; set those that do not count.
 
-    If the capacity has numbers for another count of slots, all slots are indexed. Slots
-    without a `part` always are.
+    If the capacity has numbers for another count of slots, all slots are indexed, and
+    all sums have rows. Slots without a `part` are indexed, and those that read sums
+    with rows.
     """
-    places, indexed = slots(program).values(), capacity.indexed
-    summands = capacity.summands
-    none, sums_have_rows = (0,) * len(places), capacity.sum_rows
-    if not len(places) == len(indexed) == len(summands):
-        indexed, summands = (1,) * len(places), none
-        sums_have_rows = int(has_slots(program))
-    pairs = zip(places, indexed, strict=True)
+    places, indexed = slots(program), capacity.indexed
+    summands, sum_rows = capacity.summands, capacity.sum_rows
+    if not len(places) == len(indexed) == len(summands) == len(sum_rows):
+        indexed, summands = (1,) * len(places), (0,) * len(places)
+        sum_rows = tuple(int(slot.group is not None) for slot in places.values())
+    by_index = [
+        slot.part is None or (has_rows and place[1] != SUMMANDS)
+        for (place, slot), has_rows in zip(places.items(), sum_rows, strict=True)
+    ]
     return replace(
         capacity,
-        indexed=tuple(1 if slot.part is None else number for slot, number in pairs),
-        summands=none if sums_have_rows else summands,
-        sum_rows=sums_have_rows,
+        indexed=tuple(1 if x else n for x, n in zip(by_index, indexed, strict=True)),
+        summands=tuple(
+            0 if has_rows else n for n, has_rows in zip(summands, sum_rows, strict=True)
+        ),
+        sum_rows=sum_rows,
     )
 
 
 @memoized
 def read_modes(spec: Spec) -> dict[Place, ReadMode]:
     """Return how each slot reads its values, in the order of `slots`."""
-    places, capacity = slots(spec.program), spec.capacity
-    if not capacity.indexed:
-        return dict.fromkeys(places, ReadMode.INDEXED)
-    of_sums = ReadMode.INDEXED if capacity.sum_rows else ReadMode.SUMMED
-    modes = [of_sums if x.combines else ReadMode.INDEXED for x in places.values()]
-    triples = zip(places, modes, capacity.indexed, strict=True)
-    return {
-        place: mode if indexed else ReadMode.IN_PLACE
-        for place, mode, indexed in triples
-    }
+    places, capacity = slots(spec.program), with_slots(spec.program, spec.capacity)
+    numbers = zip(capacity.indexed, capacity.sum_rows, strict=True)
+    result = {}
+    for (place, slot), (indexed, has_rows) in zip(places.items(), numbers, strict=True):
+        mode = ReadMode.INDEXED if indexed else ReadMode.IN_PLACE
+        is_sum = place[1] == SUMMANDS
+        if is_sum and not has_rows:
+            mode = ReadMode.UNREAD
+        elif slot.group and is_sum == bool(has_rows):
+            mode = ReadMode.SUMMED if indexed else ReadMode.SUMMED_IN_PLACE
+        result[place] = mode
+    return result
 
 
 def mode_at(spec: Spec, place: Place) -> ReadMode:
     """Return how a place reads values: by index if it is no slot."""
     return read_modes(spec).get(place, ReadMode.INDEXED)
-
-
-def sums_have_rows(spec: Spec) -> bool:
-    """Return whether buffers hold segment sums, else each reader computes them."""
-    return ReadMode.SUMMED not in read_modes(spec).values()

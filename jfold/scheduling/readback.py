@@ -13,8 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from jfold.graph import Array, shared_counts, value_parts
-from jfold.program.components import component_of
-from jfold.scheduling.index_array import SUMMANDS
+from jfold.program.components import SUMMANDS, Place, component_of
 from jfold.scheduling.layout import layout
 from jfold.scheduling.read_modes import ReadMode, mode_at, slots
 from jfold.scheduling.schedule import Schedule
@@ -53,9 +52,8 @@ def operands_of(part: Schedule, node: Node) -> Iterator[Node]:
     if place in sections.reads:
         inside = [x for x, y in enumerate(component) if y == c]
         first = min(bases[x][0] for x in inside if spec.capacity.rows[x])
-        to = sections.targets[place].of(_indices(part)) + first
-        values = sections.reads[place].of(_indices(part))[to == bases[o][0] + row]
-        yield from (_maker(part, inputs[0], x) for x in values.tolist())
+        values = _summands(part, place, inputs[0], bases[o][0] + row - first)
+        yield from (_maker(part, inputs[0], x) for x in values)
         return
     for a, t in enumerate(inputs):
         yield from (_maker(part, t, x) for x in _column(part, o, a, t, row))
@@ -69,19 +67,35 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
       t: the type number of the values that are read.
       row: the row of the node, or of the result.
     """
-    program, sections, indices = part.spec.program, part.sections, _indices(part)
-    mode, read = mode_at(part.spec, (table, a)), sections.reads[table, a].of(indices)
+    mode, place = mode_at(part.spec, (table, a)), (table, a)
     if mode is ReadMode.INDEXED:
-        return [int(read[row])]
-    if mode is ReadMode.SUMMED:
-        to = sections.targets[table, a].of(indices)
-        return [int(x) for x in read[to == row]]
-    number = slots(program)[table, a].part
+        return [int(part.sections.reads[place].of(_indices(part))[row])]
+    return (
+        _summands(part, place, t, row)
+        if mode.adds
+        else [_in_place(part, place, t, row)]
+    )
+
+
+def _summands(part: Schedule, place: Place, t: int, row: int) -> list[int]:
+    """Return the buffer rows, of type `t`, of the summands of a row of a slot."""
+    sections, indices = part.sections, _indices(part)
+    added = np.flatnonzero(sections.targets[place].of(indices) == row).tolist()
+    if mode_at(part.spec, place) is ReadMode.SUMMED_IN_PLACE:
+        return [_in_place(part, place, t, x) for x in added]
+    values: list[int] = sections.reads[place].of(indices)[added].tolist()
+    return values
+
+
+def _in_place(part: Schedule, place: Place, t: int, row: int) -> int:
+    """Return the buffer row, of type `t`, of value `row` of a slot's producer."""
+    program = part.spec.program
+    number = slots(program)[place].part
     assert number is not None
     _, maker, k = value_parts(program)[number]
     if maker < len(program.types):
-        return [shared_counts(program)[t] + row]
-    return [layout(part.spec).value_base[maker - len(program.types)][k] + row]
+        return shared_counts(program)[t] + row
+    return layout(part.spec).value_base[maker - len(program.types)][k] + row
 
 
 def _maker(part: Schedule, t: int, row: int) -> Node:

@@ -239,8 +239,8 @@ class Demands:
         type, nodes per operation, rows of sums per type, rows per result with any
         number of rows, summands per slot.
       highest: [examples, numbers] int32, of which a batch needs the maximum: levels,
-        fans per type, stages; if the program has slots, whether each is indexed, and
-        whether sums have rows.
+        fans per type, stages; per slot whether it is indexed, then whether the sums
+        that it reads have rows.
     """
 
     added: Array

@@ -64,12 +64,12 @@ class Capacity:
       stages: rounds of sums of edge rows: each adds up edge rows and earlier sums.
       metrics: rows of each result whose number of rows varies: those of metrics, then
         the items of sequences.
-      indexed: [slots] 1 if a slot has an index for each row, 0 if it is read in place;
-        empty if all operations are in loops.
-      summands: [slots] the most values that each slot adds up itself, where segment
-        sums have no rows in the value buffer.
-      sum_rows: 1 if segment sums have rows in the value buffer, since some are read
-        more than once, else 0.
+      indexed: [slots] 1 if a slot has an index for each value that it reads, 0 if it is
+        read in place; empty if all operations are in loops.
+      summands: [slots] the most values that each slot adds up by an index, where
+        segment sums have no rows.
+      sum_rows: [slots] 1 if the segment sums that a slot reads have rows, since some
+        are read more than once, else 0.
       profiles: per component, the rows of each operation on each level of a batch, or
         in each step of a staircase, into which levels must fit; () for a component
         whose number of steps does not depend on levels.
@@ -86,7 +86,7 @@ class Capacity:
     metrics: tuple[int, ...]
     indexed: tuple[int, ...] = field(default=(), repr=False)
     summands: tuple[int, ...] = field(default=(), repr=False)
-    sum_rows: int = field(default=0, repr=False)
+    sum_rows: tuple[int, ...] = field(default=(), repr=False)
     profiles: tuple[Profile, ...] = field(default=(), repr=False)
     shards: Shards | None = field(default=None, repr=False)
 
@@ -129,19 +129,21 @@ class Capacity:
         """All fields but `profiles` and `shards`, flattened in one fixed order."""
         of_types = *self.constants, *self.fans, *self.sums
         rows = *self.rows, *self.metrics
-        of_slots = *self.indexed, *self.summands, self.sum_rows
+        of_slots = *self.indexed, *self.summands, *self.sum_rows
         return self.examples, self.levels, self.stages, *of_types, *rows, *of_slots
 
     @cached_property
     def _room(self) -> tuple[float, ...]:
         """The upper bounds on the `numbers` of capacities that fit into this one.
 
-        Infinite for `summands` if sums have rows, since slots then add up nothing.
+        Infinite for `summands` where sums have rows, since slots then add up nothing.
         """
-        if not self.sum_rows:
-            return self.numbers
-        first = len(self.numbers) - 1 - len(self.summands)
-        return *self.numbers[:first], *(math.inf for _ in self.summands), self.sum_rows
+        summands = [
+            math.inf if has_rows else number
+            for number, has_rows in zip(self.summands, self.sum_rows, strict=True)
+        ]
+        first = len(self.numbers) - len(self.sum_rows) - len(summands)
+        return *self.numbers[:first], *summands, *self.sum_rows
 
     def dimensions(self) -> Iterable[tuple[str, int]]:
         """Yield pairs such as ('rows[2]', 70), for all but `profiles` and `shards`."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of summands, and other needs of operations outside of loops.
 
-A slot, which is an input of such an operation or a tensor of a result, needs no indices
-if it is read in place. A slot that reads sums which have no rows in buffers needs the
-leaves of these sums, as a table of pairs: a value, and the row of the slot that it is
-added to. Such tables are appended to those of a graph, so that selections pick from all
+A slot that adds up the values that it reads needs a table of pairs: a value, and the
+row that it is added to. If all values are those of one producer, each at most once, one
+column will do: the row, if any, that each of the producer's values is added to, "in
+place". Such tables are appended to those of a graph, so that selections pick from all
 tables alike. *Sums* are results of `segment_sums`. A segment sum is recorded as a tree
 of sums: only the next sum of the tree reads an inner sum, and no sum reads the *root*.
 All functions take the selection of all examples of a graph, which keeps their memos.
@@ -20,9 +20,10 @@ import numpy as np
 
 from jfold.base.memo import memoized
 from jfold.graph import Array, Graph, Table, first_of, ranges, value_parts
-from jfold.program.components import Place, components, segment_sums, type_at
+from jfold.program.components import SUMMANDS, Place, component_of, components, type_at
 from jfold.program.operations import ADD
-from jfold.scheduling.read_modes import ReadMode, slots, sums_need_rows
+from jfold.scheduling.index_array import NOWHERE
+from jfold.scheduling.read_modes import ReadMode, Slot, SumGroup, slots
 from jfold.scheduling.selections import Selection, use_counts
 
 # ---- needs of examples ---------------------------------------------------------------
@@ -30,34 +31,38 @@ from jfold.scheduling.selections import Selection, use_counts
 
 @memoized
 def slot_needs(selection: Selection) -> tuple[Array, Array]:
-    """Return each slot's number of summands, and whether the slot needs row indices.
+    """Return the number of summands of each slot, and what it needs, per example.
 
     Returns:
       [slots, examples] int64, the number of values that are added up in each slot, if
-      sums have no rows; and [slots + 1, examples] bool, whether each slot needs
-      indices, then whether sums need rows, as of `_have_rows`.
+      sums have no rows; and [2 * slots, examples] bool, whether each slot needs
+      indices, then whether the sums that it reads need rows.
     """
     places = slots(selection.program)
     summands = np.zeros((len(places), len(selection)), np.int64)
-    highest = np.zeros((len(places) + 1, len(selection)), bool)
-    for s, (place, pairs) in enumerate(zip(places, slot_pairs(selection), strict=True)):
-        owner = selection.owners(len(selection.program.types) + place[0])
-        summands[s] = np.bincount(owner[pairs.rows], minlength=len(selection))
-        highest[s] = _is_indexed(selection, place)
-    highest[-1] = _have_rows(selection)
-    return summands, highest
+    indexed, sum_rows = np.zeros((2, len(places), len(selection)), bool)
+    for s, (place, slot) in enumerate(places.items()):
+        if slot.group is None:
+            indexed[s] = _is_indexed(selection, place, slot)
+        else:
+            pairs = pairs_at(selection, place)
+            sum_rows[s] = _have_rows(selection, slot.group)
+            indexed[s] = _are_indexed(selection, place, slot, pairs)
+            if place[1] != SUMMANDS:
+                owners = _owners(selection, place, pairs)
+                summands[s] = np.bincount(owners, minlength=len(selection))
+    return summands, np.concatenate([indexed, sum_rows])
 
 
-def _is_indexed(selection: Selection, place: Place) -> Array:
+def _is_indexed(selection: Selection, place: Place, slot: Slot) -> Array:
     """Return, per example, whether a slot needs row indices there [examples] bool.
 
     Without indices the slot reads in place: row i reads value i of one producer.
     """
-    program = selection.program
-    if (number := slots(program)[place].part) is None:
+    if slot.part is None:
         return np.ones(len(selection), bool)
-    table = len(program.types) + place[0]
-    _, part, output = value_parts(program)[number]
+    table = len(selection.program.types) + place[0]
+    _, part, output = value_parts(selection.program)[slot.part]
     indexed: Array = selection.counts[part] != selection.counts[table]
     begin = selection.numbers.begin(part, output)
     differs = selection.read_at(place) != ranges(begin, selection.counts[table])
@@ -66,91 +71,121 @@ def _is_indexed(selection: Selection, place: Place) -> Array:
     return indexed
 
 
+def _are_indexed(selection: Selection, place: Place, slot: Slot, pairs: Pairs) -> Array:
+    """Return, per example, whether a slot needs its summands' indices [examples] bool.
+
+    Without indices it adds up values of one producer alone, each at most once. Rows
+    that nothing is added to are those that read a zero.
+    """
+    if slot.part is None:
+        return np.ones(len(selection), bool)
+    indexed = np.zeros(len(selection), bool)
+    if place[1] != SUMMANDS:
+        table = len(selection.program.types) + place[0]
+        is_empty = np.ones(selection.totals[table], bool)
+        is_empty[pairs.rows] = False
+        if is_empty.any():
+            indexed[selection.owners(table)[is_empty]] = True
+        pairs = _without_zeros(selection, place, pairs)
+    owners, places = _owners(selection, place, pairs), _in_part(selection, slot, pairs)
+    elsewhere = places < 0
+    _, part, _ = value_parts(selection.program)[slot.part]
+    times = np.bincount(places[~elsewhere], minlength=selection.totals[part])
+    indexed[owners[elsewhere]] = True
+    if (times > 1).any():
+        indexed[selection.owners(part)[times > 1]] = True
+    return indexed
+
+
+def _in_part(selection: Selection, slot: Slot, pairs: Pairs) -> Array:
+    """Return the row of each pair's value in the slot's part; -1 of others [pairs]."""
+    assert slot.part is not None
+    t, part, output = value_parts(selection.program)[slot.part]
+    # A value is one of its own example's.
+    owner = np.searchsorted(selection.numbers.first[t], pairs.values, 'right') - 1
+    place = pairs.values - selection.numbers.begin(part, output)[owner]
+    is_there = (place >= 0) & (place < selection.counts[part][owner])
+    rows: Array = np.where(is_there, place + selection.before[part][owner], -1)
+    return rows
+
+
+def _owners(selection: Selection, place: Place, pairs: Pairs) -> Array:
+    """Return the example of each pair of a slot [pairs]."""
+    first = selection.numbers.first[type_at(selection.program, place)]
+    return np.searchsorted(first, pairs.values, 'right') - 1
+
+
 @memoized
-def _have_rows(selection: Selection) -> Array:
+def _have_rows(selection: Selection, group: SumGroup) -> Array:
     """Return, per example, whether segment sums need rows in buffers [examples] bool.
 
-    They do if one is read more than once, or if `sums_need_rows`.
+    They do if one is read more than once.
     """
     result, types = np.zeros(len(selection), bool), len(selection.program.types)
-    if sums_need_rows(selection.program):
+    if group.needs_rows:
         return ~result
-    for o in segment_sums(selection.program):
+    for o in group.operations:
         counts = use_counts(selection, False)[selection.outputs_of(o)]
         result[selection.owners(types + o)[counts > 1]] = True
     return result
 
 
-# ---- sums without rows ---------------------------------------------------------------
+# ---- pairs ---------------------------------------------------------------------------
 
 
 class Pairs(NamedTuple):
     """Pairs of a summand and its target: the row of a slot, or a sum.
 
     Attributes:
-      values: [pairs] the merged number of each value.
-      rows: [pairs] the number of each row, ascending; or the merged number of the sum.
+      values: [pairs] the merged number of each value, ascending: so the order in which
+        values are added up does not depend on the mode.
+      rows: [pairs] the number of each row; or the merged number of the sum.
     """
 
     values: Array
     rows: Array
 
 
-NO_PAIRS = Pairs(np.zeros(0, np.intp), np.zeros(0, np.intp))
+def pairs_at(selection: Selection, place: Place) -> Pairs:
+    """Return the pairs of a summand, and the row or the sum to add it to, of a slot.
+
+    In examples whose sums have rows those of other slots than sums are not used.
+    """
+    group = slots(selection.program)[place].group
+    assert group is not None
+    if place[1] != SUMMANDS:
+        return _summed(selection, place, group)
+    part = components(selection.program)[component_of(selection.program)[place[0]]]
+    return _leaves(selection, part.operations)
 
 
 @memoized
-def slot_pairs(selection: Selection) -> tuple[Pairs, ...]:
-    """Return, per slot, pairs of a summand and the row to add it to.
-
-    A slot that reads no sums has no pairs. In examples whose sums need rows the pairs
-    are incomplete, and not used.
-    """
-    places = slots(selection.program)
-    if not any(slot.combines for slot in places.values()):
-        return (NO_PAIRS,) * len(places)
-    sums = sorted(segment_sums(selection.program))
-    is_sum = np.zeros(selection.numbers.ends[-1], bool)
-    for o in sums:
-        is_sum[selection.outputs_of(o)] = True
-    leaves = _leaves(selection, sums)
-    return tuple(
-        _summed(selection.read_at(place), is_sum, leaves) if slot.combines else NO_PAIRS
-        for place, slot in places.items()
-    )
-
-
-def _leaves(selection: Selection, sums: list[int]) -> Pairs:
+def _leaves(selection: Selection, sums: tuple[int, ...]) -> Pairs:
     """Return pairs (leaf, root) of all trees that the sum operations `sums` form.
 
-    Constants that change no sum are left out, such as zeros that fill up groups.
+    Those that change no sum are left out: zeros that fill up groups, and items of a
+    maximum or minimum that occur twice.
     """
-    operations, chosen = selection.program.operations, ~_have_rows(selection)
-    parts = [NO_PAIRS]
-    for kind in sorted({operations[o].combines for o in sums}):
-        alike = [o for o in sums if operations[o].combines == kind]
-        pairs = _leaf_pairs(selection, alike, chosen)
-        if kind == ADD:
-            counted = ~_is_neutral(selection)[pairs.values]
-            pairs = Pairs(pairs.values[counted], pairs.rows[counted])
-        parts.append(pairs)
-    return Pairs(*map(np.concatenate, zip(*parts, strict=True)))
+    pairs = _ordered(_leaf_pairs(selection, sums))
+    if selection.program.operations[sums[0]].combines == ADD:
+        return _of(pairs, ~_constants(selection)[0][pairs.values])
+    is_new = [np.diff(x, prepend=-1) != 0 for x in pairs]
+    return _of(pairs, np.logical_or(*is_new))
 
 
-def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
-    """Return pairs (leaf, root) of the trees that `sums` form in `chosen` examples.
+def _leaf_pairs(selection: Selection, sums: tuple[int, ...]) -> Pairs:
+    """Return pairs (leaf, root) of the trees that `sums` form, in any order.
 
     sum      reads
          8   0 1 2 3         8 is read by 10, so 10 is the sum of 0 to 5
          9   4 5
         10   8 9
     """
-    columns, types = [NO_PAIRS], len(selection.program.types)
+    columns = []
     for o in sums:
-        results, rows = selection.outputs_of(o), chosen[selection.owners(types + o)]
+        results = selection.outputs_of(o)
         for a in range(len(selection.program.operations[o].inputs)):
-            read = selection.read_at((o, a))
-            columns.append(Pairs(read[rows], results[rows]))
+            columns.append(Pairs(selection.read_at((o, a)), results))
     read, parent = map(np.concatenate, zip(*columns, strict=True))
     if not len(read) or not ((read >= parent.min()) & (read <= parent.max())).any():
         return Pairs(read, parent)  # no sum is read
@@ -165,36 +200,63 @@ def _leaf_pairs(selection: Selection, sums: list[int], chosen: Array) -> Pairs:
     return Pairs(read[~inner], roots)
 
 
-def _is_neutral(selection: Selection) -> Array:
-    """Return a mask [values] of constants that change no sum: 0, but -0.0 if floats."""
-    result = np.zeros(selection.numbers.ends[-1], bool)
-    before: dict[int, int] = {}
-    for t, value in selection.program.constants:
-        k = before[t] = before.get(t, -1) + 1
-        is_neutral = not (value != 0).any()
-        if jnp.issubdtype(value.dtype, jnp.floating):
-            is_neutral = is_neutral and np.signbit(value.astype('float64')).all()
-        result[selection.numbers.first[t] + k] = is_neutral
-    return result
+@memoized
+def _summed(selection: Selection, place: Place, group: SumGroup) -> Pairs:
+    """Pair each row of a slot with the value that it reads; if a sum, with its leaves.
 
-
-def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
-    """Pair each row with the value that it reads; if a sum, with its leaves.
-
-    Args:
-      read: [rows] the merged number of the value that each row reads.
-      is_sum: [values] bool, whether each value is a sum.
-      leaves: pairs of leaf and root; a sum of neutral constants alone has none.
+    A sum of nothing but additive identities has no leaves.
     """
+    read, leaves = selection.read_at(place), _leaves(selection, group.operations)
+    is_sum = np.zeros(selection.numbers.ends[-1], bool)
+    for o in group.operations:
+        is_sum[selection.outputs_of(o)] = True
     of_sums = is_sum[read]
     plain, reader = np.flatnonzero(~of_sums), np.full(len(is_sum), -1)
     reader[read[of_sums]] = np.flatnonzero(of_sums)
     rows = reader[leaves.rows]
     is_read = rows >= 0
     values = np.concatenate([read[plain], leaves.values[is_read]])
-    rows = np.concatenate([plain, rows[is_read]])
-    order = rows.argsort(kind='stable')
-    return Pairs(values[order], rows[order])
+    return _ordered(Pairs(values, np.concatenate([plain, rows[is_read]])))
+
+
+def _ordered(pairs: Pairs) -> Pairs:
+    """Return the pairs in ascending order of their values."""
+    return _of(pairs, pairs.values.argsort(kind='stable'))
+
+
+def _without_zeros(selection: Selection, place: Place, pairs: Pairs) -> Pairs:
+    """Return the pairs of a slot but those of rows that read a zero of the program."""
+    is_zero = _constants(selection)[1][pairs.values]
+    if is_zero.any():  # a zero may be a summand, too
+        is_zero &= selection.read_at(place)[pairs.rows] == pairs.values
+        pairs = _of(pairs, ~is_zero)
+    return pairs
+
+
+def _of(pairs: Pairs, which: Array) -> Pairs:
+    """Return the pairs that `which` chooses, indices or a mask."""
+    return Pairs(pairs.values[which], pairs.rows[which])
+
+
+@memoized
+def _constants(selection: Selection) -> tuple[Array, Array]:
+    """Return masks [values] of the program's additive identities, and of its zeros.
+
+    An identity changes no sum: it is 0, but of floats -0.0, where zeros are 0.0.
+    """
+    neutral, zeros = np.zeros((2, selection.numbers.ends[-1]), bool)
+    before: dict[int, int] = {}
+    for t, value in selection.program.constants:
+        k = before[t] = before.get(t, -1) + 1
+        if (value != 0).any():
+            continue
+        is_zero = is_neutral = True
+        if jnp.issubdtype(value.dtype, jnp.floating):
+            signs = np.signbit(value.astype('float64'))
+            is_zero, is_neutral = not signs.any(), signs.all()
+        places = selection.numbers.first[t] + k
+        neutral[places], zeros[places] = is_neutral, is_zero
+    return neutral, zeros
 
 
 # ---- tables --------------------------------------------------------------------------
@@ -204,45 +266,39 @@ def _summed(read: Array, is_sum: Array, leaves: Pairs) -> Pairs:
 def with_pair_tables(selection: Selection, modes: tuple[ReadMode, ...]) -> Graph:
     """Return the graph with further tables: of summands and the rows to add them to.
 
-    There is one for each slot that reads sums without rows, with columns of values and
-    rows; or, if sums have rows, one for each component of sums, with columns of leaves
-    and roots. `modes` are those of the slots.
+    There is one for each slot that adds values up, with columns of values and rows; or,
+    in place, with a column of rows alone, for each value of the slot's part. `modes`
+    are those of the slots.
     """
-    program, tables = selection.program, []
-    triples = zip(slots(program), modes, slot_pairs(selection), strict=True)
-    for place, mode, pairs in triples:
-        if mode is ReadMode.SUMMED:
-            table = len(program.types) + place[0]
-            begin = selection.numbers.first[type_at(program, place)]
-            owner = selection.owners(table)[pairs.rows]
-            rows = pairs.rows - selection.before[table][owner]
-            values = pairs.values - begin[owner]
-            tables.append(_table_of(selection, owner, values, rows))
-    if ReadMode.SUMMED not in modes:
-        sums = segment_sums(program)
-        parts = (part.operations for part in components(program))
-        tables = [_of_sums(selection, part) for part in parts if sums.issuperset(part)]
+    pairs = zip(slots(selection.program), modes, strict=True)
+    tables = [_table(selection, place, mode) for place, mode in pairs if mode.adds]
     if not tables:
         return selection.graph
     return replace(selection.graph, results=(*selection.graph.results, *tables))
 
 
-def _of_sums(selection: Selection, operations: tuple[int, ...]) -> Table:
-    """Make a table of pairs (leaf, root) of the segment sum that `operations` form.
-
-    Values are numbered within each example.
-    """
-    pairs = _leaf_pairs(selection, [*operations], np.ones(len(selection), bool))
-    order = pairs.rows.argsort(kind='stable')
-    values, sums = pairs.values[order], pairs.rows[order]
-    (t,) = selection.program.operations[operations[0]].outputs
+def _table(selection: Selection, place: Place, mode: ReadMode) -> Table:
+    """Return the table of a slot's pairs, numbered within each example."""
+    program, pairs, is_sum = selection.program, pairs_at(selection, place), place[1] < 0
+    if mode is ReadMode.SUMMED_IN_PLACE and not is_sum:
+        pairs = _without_zeros(selection, place, pairs)
+    owner = _owners(selection, place, pairs)
+    first = selection.numbers.first[type_at(program, place)]
     # A sum reads values of its own example only.
-    begin = selection.numbers.first[t]
-    owner = np.searchsorted(begin, sums, 'right') - 1
-    return _table_of(selection, owner, values - begin[owner], sums - begin[owner])
-
-
-def _table_of(selection: Selection, owner: Array, *columns: Array) -> Table:
-    """Make a table of `columns` [rows]; `owner`, ascending, is each row's example."""
-    first = first_of(np.bincount(owner, minlength=len(selection)))
-    return Table(first, tuple(x.astype(np.int32) for x in columns))
+    begin = first if is_sum else selection.before[len(program.types) + place[0]]
+    rows = pairs.rows - begin[owner]
+    if mode is ReadMode.SUMMED:
+        begins = first_of(np.bincount(owner, minlength=len(selection)))
+        columns = pairs.values - first[owner], rows
+        return Table(begins, tuple(x.astype(np.int32) for x in columns))
+    slot = slots(program)[place]
+    assert slot.part is not None
+    _, part, output = value_parts(program)[slot.part]
+    counts = selection.counts[part]
+    if is_sum:  # the target of what is not added up is itself, which is no sum
+        targets = ranges(selection.numbers.begin(part, output) - first, counts)
+    else:
+        targets = np.full(counts.sum(), NOWHERE)
+    places = _in_part(selection, slot, pairs)
+    targets[places[places >= 0]] = rows[places >= 0]
+    return Table(first_of(counts), (targets.astype(np.int32),))

@@ -222,5 +222,5 @@ def test_demands_without_operations() -> None:
     found = demands(select(program, trace(program, [(1, None), (2, None)])))
     assert node_counts(program, found).tolist() == [0, 0]
     room = capacity(program, found, 2)
-    read = {'indexed': (0, 1), 'summands': (0, 0)}
+    read = {'indexed': (0, 1), 'summands': (0, 0), 'sum_rows': (0, 0)}
     assert room == Capacity(2, 0, (3,), (), (0,), (0,), 0, (), **read)
