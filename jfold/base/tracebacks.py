@@ -42,6 +42,7 @@ def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
         try:
             return fn(*args, **options)
         except (Exception, KeyboardInterrupt) as error:
+            __tracebackhide__ = True  # for IPython, see `_clean`
             clean(error)
             raise
 
@@ -57,8 +58,9 @@ def _clean(error: BaseException) -> None:
     if config.jax_traceback_filtering == 'off':
         return
     if isinstance(error, KeyboardInterrupt):
-        # Mark frames for IPython to hide, as JAX marks its own for errors alone.
-        frame: types.FrameType | None = sys._getframe()
+        # Mark frames for IPython to hide, as JAX marks its own for errors alone. Not
+        # those that hold the error: `f_locals` is kept, which would be a cycle.
+        frame: types.FrameType | None = sys._getframe(2)
         while frame is not None:
             if _is_hidden(frame, False) and frame.f_locals is not frame.f_globals:
                 frame.f_locals['__tracebackhide__'] = True

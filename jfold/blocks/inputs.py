@@ -236,7 +236,8 @@ class Rows:
 
     def __call__(self, table: Any, index: jax.Array) -> jax.Array:
         # The value of a row beyond the table: NaN, the least int, or False.
-        dtype, missing = self.type.dtype, float('nan')
+        # One object: JAX compiles anew for each static value that equals none before.
+        dtype, missing = self.type.dtype, jnp.nan
         if not jnp.issubdtype(dtype, jnp.inexact):
             missing = 0 if dtype.kind == 'b' else int(jnp.iinfo(dtype).min)  # type: ignore[no-untyped-call]
         if table.shape[0] == 0:  # JAX refuses to index an empty axis

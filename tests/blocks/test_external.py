@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from agreement import agree, close
 from checking import refuses
+from compilations import compilations
 
 import jfold as jf
 from jfold.scheduling.spec import RESIDUALS, STRATEGIES
@@ -43,6 +44,17 @@ def test_values_and_gradients_are_those_of_the_eager_twin(
     params = model.init(jax.random.key(0))
     assert list(params) == ['mix']
     agree(model, params, [3, (0, 1), ((2, 2), (0, (1, 3)))])
+
+
+def test_eval_compiles_the_read_of_a_row_once() -> None:
+    """Though what stands for a row beyond the table, NaN, does not equal itself."""
+    model = jf.compile(jf.Map(rows) >> jf.Sum())
+    with compilations('') as compiled:
+        total = model.eval([0, 1, 2, 3], {}, external={'rows': TABLE})
+        count = len(compiled)
+        model.eval([3, 2, 1] * 5, {}, external={'rows': TABLE})
+    np.testing.assert_array_equal(total, TABLE.sum(0))
+    assert len(compiled) == count
 
 
 def test_gradients_flow_to_the_network_that_made_the_rows() -> None:

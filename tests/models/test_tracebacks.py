@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import gc
 import inspect
 import pickle
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -98,6 +101,31 @@ def test_ctrl_c_shows_the_frames_of_a_user(name: str) -> None:
         INTERRUPTED[name]()
     inside = 'interrupt' if name in ('a layer', 'data') else '__iter__'
     assert names(caught.value)[1:] == ['<lambda>', inside]
+
+
+class Local:
+    """Something that a function holds when it is interrupted."""
+
+
+def test_ctrl_c_keeps_nothing_alive() -> None:
+    """Not even until the next collection of cycles."""
+
+    def work() -> weakref.ref[Local]:
+        held = Local()
+        is_dead = weakref.ref(held)
+        with contextlib.suppress(KeyboardInterrupt):
+            train(held)
+        return is_dead
+
+    def train(_: Local) -> None:
+        jf.compile(sums).trace(Interrupted())
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert work()() is None
+    finally:
+        gc.enable()
 
 
 def test_ctrl_c_while_jax_traces_hides_the_frames_of_jax_from_shells() -> None:
