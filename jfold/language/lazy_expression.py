@@ -19,10 +19,11 @@ expression that was written by hand.
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -123,7 +124,8 @@ def learned_reader(
     registry = Registry()
     for function, data in history:
         expect('function', function, isinstance(function, Lazy), 'a lazy function')
-        with contextlib.suppress(Exception):  # as the data may have raised before
+        # As the data may have raised before.
+        with contextlib.suppress(Exception), registry.keeping_metrics():
             Recording(registry).run(function, data)
     closed = registry.snapshot()
     if closed.signature() != signature:
@@ -153,6 +155,17 @@ class Recorded:
     closed: Registry = field(default_factory=Registry)
     ranks: dict[Hashable, int] = field(default_factory=dict)
     history: list[tuple[Lazy, Any]] = field(default_factory=list)
+
+    def draft(self) -> Recorded:
+        """Return a copy that learns without changing this one."""
+        registry = copy.deepcopy(self.registry)
+        registry.lock = self.registry.lock
+        ranks, history = {**self.ranks}, [*self.history]
+        return replace(self, registry=registry, ranks=ranks, history=history)
+
+    def accept(self, draft: Recorded) -> None:
+        """Take over all that a draft of this has learned."""
+        vars(self).update(vars(draft))
 
     def learn(self, examples: Iterable[Any], skip_errors: bool = False) -> None:
         """Run lazy functions on examples; record which blocks they call on which types.
@@ -197,7 +210,8 @@ class Recorded:
         for lazy, data in reach(self.root, example):
             version = self.registry.version
             try:
-                with noting_flax_modules(callable_name(lazy.fn)):
+                noting = noting_flax_modules(callable_name(lazy.fn))
+                with noting, self.registry.keeping_metrics():
                     recording = Recording(self.registry)
                     node = recording.run(lazy, data)
                 observed = [values for _, values, *_ in recording.observed]

@@ -350,7 +350,10 @@ class Recording:
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
         """Record a value for metric `name`; `label` is `(label,)`, or `()` if none."""
         node = self.node(value)
-        self.registry.metric(name, bool(label), node[0])
+        try:
+            self.registry.metric(name, bool(label), node[0])
+        except NewCall as error:  # unless the example has an error of its own
+            self.failed = self.failed or error
         self.observed.append(((name, bool(label)), node, *label))
 
     # ---- values and nodes

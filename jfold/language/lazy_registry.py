@@ -13,9 +13,11 @@ of a call is recorded, its node is `(number of the entry, row number)`.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -308,13 +310,6 @@ class Registry:
 
     def __deepcopy__(self, memo: object) -> Registry:
         """Return an independent copy, which may record new calls of its own."""
-        return replace(self.snapshot(), closed=self.closed, lock=threading.RLock())
-
-    def snapshot(self) -> Registry:
-        """Return a closed copy, which rejects new kinds of calls.
-
-        In the copy, an entry has also the makers of those that differ by empty lists.
-        """
         with self.lock:
             entries = [
                 replace(x, inputs=[{**y} for y in x.inputs]) for x in self.entries
@@ -322,11 +317,32 @@ class Registry:
             known = {key: entries[x.number] for key, x in self.known.items()}
             results = {key: {**x} for key, x in self.results.items()}
             metrics = {key: {**x} for key, x in self.metrics.items()}
-            _merge_alike(entries)
             calls = {**self.calls}, {**self.tuples}
             more = *calls, known, results, metrics, {**self.named}
             sets = {*self.of_values}, {*self.shared}
-            return Registry(entries, self.version, True, *more, *sets)
+            return Registry(entries, self.version, self.closed, *more, *sets)
+
+    def snapshot(self) -> Registry:
+        """Return a closed copy, which rejects new kinds of calls.
+
+        In the copy, an entry has also the makers of those that differ by empty lists.
+        """
+        result = replace(copy.deepcopy(self), closed=True)
+        _merge_alike(result.entries)
+        return result
+
+    @contextlib.contextmanager
+    def keeping_metrics(self) -> Iterator[None]:
+        """Forget the metrics that the body notes, if it raises: they are no results."""
+        before = {key: {**x} for key, x in self.metrics.items()}
+        try:
+            yield
+        except BaseException:
+            with self.lock:
+                noted = [sum(map(len, x.values())) for x in (self.metrics, before)]
+                self.version -= noted[0] - noted[1]
+                self.metrics = before
+            raise
 
     def note_shared(self, nodes: Iterable[Node]) -> None:
         """Add to `shared` the entries of nodes that are arguments of several nodes."""

@@ -20,7 +20,7 @@ T = TypeVar('T')
 
 def growing(
     recorded: Recorded | None,
-    lower: Callable[[], None],
+    lower: Callable[[Recorded], None],
     batches: Iterable[object],
     record: Callable[[], T],
 ) -> T:
@@ -28,7 +28,8 @@ def growing(
 
     Args:
       recorded: the calls met so far; `None` without lazy functions.
-      lower: lowers the expression for all calls met so far to a new program.
+      lower: lowers the expression for all calls met so far to a new program. If it
+        raises, or is interrupted, nothing was learned.
       batches: lists of examples, or iterators. An iterator cannot be read twice, so a
         new call of its examples is an error.
     """
@@ -49,14 +50,16 @@ def growing(
         MET_NEW.reset(token)
     examples = itertools.chain.from_iterable(lists)
     with recorded.registry.lock:  # other threads may find new calls as well
-        recorded.learn(examples, skip_errors=True)  # `record` raises these errors
-        if recorded.registry.version != recorded.closed.version:
-            more = recorded.registry.entries[len(recorded.closed.entries) :]
-            lower()
+        draft = recorded.draft()
+        draft.learn(examples, skip_errors=True)  # `record` raises these errors
+        if draft.registry.version != recorded.closed.version:
+            more = draft.registry.entries[len(recorded.closed.entries) :]
+            lower(draft)
+            recorded.accept(draft)
             names = ', '.join(dict.fromkeys(x.name for x in more)) or 'in a new order'
             lacked = f'for calls that `like=` lacks: {names}'
             LOG.info(f'{recorded.root!r}: lowered again, {lacked}')
-        elif isinstance(new, NewCall) and new.version == recorded.registry.version:
+        elif isinstance(new, NewCall) and new.version == draft.registry.version:
             raise TypeError(
                 f'{recorded.root!r}: expected a lazy function that makes the same '
                 'calls each time, got new ones that were gone when it ran again; copy '

@@ -101,7 +101,7 @@ class Model(Stays, Displayed):
 
         return growing(self._recorded, self._lower, batches, select)
 
-    def _lower(self) -> None:
+    def _lower(self, recorded: Recorded) -> None:
         before, limit = self.budget, self.budget.limit
         if limit is not None and sum(before.specs.values()) >= limit:
             raise ProgramBudgetError(
@@ -111,11 +111,12 @@ class Model(Stays, Displayed):
                 '`jfold.compile(..., max_programs=...)`; and write `x / jf.float32(n)` '
                 'for `x / n`, which is a new call for each `n`'
             )
-        assert self._recorded is not None
-        self.block = self._recorded.expression()
-        self.program = lower(self.block, unrolls=not self.reproducible)
+        block = recorded.expression()
+        program = lower(block, unrolls=not self.reproducible)
+        self.block, self.program = block, program
         self._begin()
         self.budget.specs |= before.specs
+        self.budget.has_warned = before.has_warned
 
     @property
     def programs(self) -> int:

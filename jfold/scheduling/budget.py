@@ -87,6 +87,7 @@ class Budget:
       reserved: the specs that are never replaced; the value is whether a user reserved
         the spec.
       specs: all specs so far, in order; the value is whether it counts against `limit`.
+        Those of the programs before this one, of fewer calls, are among them.
       is_hard: whether more specs than `limit` are an error; see `without_limit`.
       has_warned: whether the user was warned that there are more than `FEW` specs.
     """
@@ -181,7 +182,7 @@ class Budget:
         spec = self._append(need, new, chain)
         chain.outgrown += old is not None
         chain.kinds += is_kind
-        self._log(need, _growth(old, need), level)
+        self._log(need, self._growth(old, need), level)
         return spec
 
     def prepare(self, need: Capacity, is_known: bool, whose: str) -> None:
@@ -216,7 +217,7 @@ class Budget:
         self._check(capacity)
         capacity, chain, spec = self._find(with_slots(self.program, capacity))
         if spec is None:
-            growth = _growth(chain.largest, capacity)
+            growth = self._growth(chain.largest, capacity)
             # Without spare room: the user knows what comes.
             spec = self._append(capacity, capacity, chain)
             self._log(capacity, f'{growth}; reserved')
@@ -285,6 +286,12 @@ class Budget:
         most = '' if number > (self.limit or 0) else f' of at most {self.limit}'
         return f'program {number}{most}'
 
+    def _growth(self, old: Capacity | None, need: Capacity) -> str:
+        """Return why a batch needs another spec, for a log."""
+        if old is None and any(x.program is not self.program for x in self.specs):
+            return 'the first of the program that was lowered again'
+        return _growth(old, need)
+
     def _log(self, need: Capacity, text: str, level: int = logging.INFO) -> None:
         """Log a text about the newest program, for batches of the size of `need`.
 
@@ -294,7 +301,8 @@ class Budget:
         text = f'{latest}, for batches of {need.results} examples: {text}'
         if self.limit is None and len(self.specs) > FEW and not self.has_warned:
             self.has_warned, level = True, logging.WARNING
-            text += _advice(self.chains)
+            programs = len({spec.program for spec in self.specs})
+            text += _advice(self.chains, programs)
         LOG.log(level, text)
 
 
@@ -365,8 +373,18 @@ def _batches(need: Capacity) -> Batches:
     return need.examples, need.shards
 
 
-def _advice(chains: Mapping[Batches, Chain]) -> str:
-    """Return advice, by the batch sizes of `chains`, for a log of many programs."""
+def _advice(chains: Mapping[Batches, Chain], programs: int) -> str:
+    """Return advice, by the batch sizes of `chains`, for a log of many programs.
+
+    Args:
+      programs: how often the expression was lowered, for new calls of lazy functions.
+    """
+    if programs > FEW // 2:
+        return (
+            f'. The expression was lowered {programs} times, for calls that `like=` '
+            'lacks: give it examples with all calls, and write `x / jf.float32(n)` for '
+            '`x / n`, which is a new call for each `n`'
+        )
     sizes = sorted({examples * (x.count if x else 1) for examples, x in chains})
     if len(sizes) > FEW // 2:
         shown = ', '.join(map(str, sizes))

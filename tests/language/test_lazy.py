@@ -302,7 +302,7 @@ def test_programs_grow_with_new_kinds_of_calls(caplog: Any) -> None:
     with caplog.at_level(logging.INFO, logger='jfold'):
         after = model.schedule(TREES)
         model.schedule(TREES)
-    grown = [x for x in caplog.messages if 'lowered again' in x]
+    grown = [x for x in caplog.messages if 'lowered again, ' in x]
     new = 'for calls that `like=` lacks: pair'
     assert grown == [f'lazy(encode): lowered again, {new}']
     params = model.init(jax.random.key(0))

@@ -18,6 +18,7 @@ import pytest
 from lazy_models import encode
 
 import jfold as jf
+import jfold.models.model
 
 add = jf.Function(jnp.add)
 tanh = jf.Function(jnp.tanh)
@@ -146,6 +147,86 @@ def test_a_new_metric_that_is_refused_leaves_the_program_as_it_was() -> None:
     assert [number for number, _ in corpus.skipped] == [1]
     model.schedule([2.0])
     assert model.eval(2.0) == (2.0, {'large': [2.0]})
+
+
+@jf.lazy
+def halved(n: int) -> Any:
+    """A call of another kind for each number up to `n`, one inside the other."""
+    value = jf.float32(n)
+    for i in range(n):
+        value = value / (i + 2)
+    return value
+
+
+@pytest.mark.parametrize('error', [KeyboardInterrupt, MemoryError])
+def test_growth_that_is_interrupted_may_be_tried_again(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, examples = jf.compile(halved, like=[1]), [1, 3]
+    program, lower = model.program, jfold.models.model.lower
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(jfold.models.model, 'lower', interrupted)
+    with pytest.raises(error):
+        model.schedule(examples)
+    assert model.program is program
+    monkeypatch.setattr(jfold.models.model, 'lower', lower)
+    assert model.apply({}, model.schedule(examples)).tolist() == [0.5, 0.125]
+
+
+def test_an_example_that_is_refused_leaves_nothing_behind() -> None:
+    """One of calls that are nested too deep for an expression."""
+    model = jf.compile(halved, like=[1])
+    for _ in range(2):
+        with pytest.raises(TypeError, match='nested less deep'):
+            model.schedule([4000])
+    assert model.apply({}, model.schedule([2])).tolist() == [pytest.approx(1 / 3)]
+
+
+def test_metrics_of_an_example_with_an_error_are_no_results() -> None:
+    """Here, and where another process runs the function on the same examples again."""
+
+    @jf.lazy
+    def watched(x: dict[str, Any]) -> Any:
+        value = jf.float32(x['value'])
+        if 'odd' in x:
+            jf.observe('odd', value * 2)
+        return {'a': value, 'b': tanh(value)}[x['kind']]
+
+    one, wrong = {'value': 1, 'kind': 'a'}, {'value': 1, 'kind': 'c', 'odd': True}
+    model = jf.compile(watched, like=[one])
+    program = model.program
+    for _ in range(2):
+        with pytest.raises(jf.InputError, match="KeyError: 'c'"):
+            model.schedule([wrong])
+    corpus = model.trace([one, wrong, one], skip_errors=True)
+    assert model.apply({}, corpus.schedule([0, 1])).tolist() == [1, 1]
+    assert model.programs <= 3
+    other = {'value': 0, 'kind': 'b'}
+    model.schedule([other])
+    schedule = model.schedule(sent(model)([one, other]))
+    assert model.apply({}, schedule).tolist() == [1, 0]
+    assert model.program is not program
+
+
+def test_logs_say_that_programs_were_lowered_again(caplog: Any) -> None:
+    """Their batches are the first, and not because of their size."""
+    divided = jf.lazy(lambda n: jf.float32(1.0) / n)
+    model = jf.compile(divided, like=[1])
+    with caplog.at_level('INFO', logger='jfold'):
+        for n in range(1, 12):
+            model.schedule([n, n])
+    lines = [x for x in caplog.messages if 'for batches of 2' in x]
+    again = 'the first of the program that was lowered again'
+    assert sum(again in line for line in lines) == 10
+    (warning,) = (line for line in lines if '. ' in line)
+    assert warning.endswith(
+        f'{again}. The expression was lowered 9 times, for calls that `like=` lacks: '
+        'give it examples with all calls, and write `x / jf.float32(n)` for `x / n`, '
+        'which is a new call for each `n`'
+    )
 
 
 def test_functions_that_use_up_new_data_are_refused() -> None:
