@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,6 +122,7 @@ def calls(checkout: Checkout, options: argparse.Namespace) -> dict[str, Call]:
         **_steps(model, params, schedules),
         **_steps(model, params, [model.schedule(chain)], ' a chain'),
         **_lists(jf, options),
+        **_without_loops(jf, options),
     }
 
 
@@ -131,6 +133,50 @@ def _lists(jf: Any, options: argparse.Namespace) -> dict[str, Call]:
     params = model.init(jax.random.key(0))
     lists = [[0.1] * 50 for _ in range(options.trees)]
     return _steps(model, params, [model.schedule(lists)], ' lists')
+
+
+def _without_loops(jf: Any, options: argparse.Namespace) -> dict[str, Call]:
+    """Steps and schedules of sums of items, and of attention between two lists."""
+    width, rng = options.hidden, np.random.default_rng(0)
+    embed = jf.Scalar('int32') >> jf.Function(nn.Embed(1000, width), name='embed')
+
+    def words(most: int) -> Any:
+        return rng.integers(1000, size=rng.integers(1, most)).tolist()
+
+    @jf.compose
+    def attend(asked: Any, items: Any) -> Any:
+        scores = jf.ZipWith(jf.Function(jnp.vdot))(jf.Broadcast()(asked), items)
+        weigh = jf.ZipWith(jf.Function(jnp.multiply))
+        return jf.Sum()(weigh(jf.Softmax()(scores), items))
+
+    @jf.compose
+    def pairs(xs: Any, ys: Any) -> Any:
+        return jf.Sum()(jf.ZipWith(attend)(xs, jf.Broadcast()(ys)))
+
+    found: dict[str, Call] = {}
+    two = jf.Record((jf.Map(embed), jf.Map(embed)))
+    layer = jf.Function(nn.Dense(width), name='layer')
+    for name, block, batches in (
+        ('words', jf.Map(embed >> layer) >> jf.Sum(), _pool(options, words, 40)),
+        ('pairs', two >> pairs, _pool(options, lambda n: (words(n), words(n)), 40)),
+    ):
+        model = jf.compile(block)
+        params, of = model.init(jax.random.key(0)), f' {name}'
+        schedules = [model.schedule(batch) for batch in batches]
+        corpus = model.trace(batches[0], progress=False)
+        order = range(len(corpus))
+        found |= {
+            f'schedule{of}': lambda i, m=model, b=batches: m.schedule(b[i % POOL]),
+            f'schedule one of{of}': lambda i, m=model, b=batches: m.schedule(b[0][:1]),
+            f'merge{of}': lambda i, c=corpus, o=order: c.schedule(o),
+            **_steps(model, params, schedules, of),
+        }
+    return found
+
+
+def _pool(options: argparse.Namespace, draw: Callable[[int], Any], most: int) -> Any:
+    """Batches of examples that `draw` makes, of lists shorter than `most`."""
+    return [[draw(most) for _ in range(options.trees)] for _ in range(POOL)]
 
 
 def host_calls(

@@ -45,12 +45,11 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
         if slot.group is None:
             indexed[s] = _is_indexed(selection, place, slot)
         else:
-            pairs = pairs_at(selection, place)
             sum_rows[s] = _have_rows(selection, slot.group)
-            indexed[s] = _are_indexed(selection, place, slot, pairs)
+            indexed[s], _ = _in_place(selection, place)
             if place[1] != SUMMANDS:
-                owners = _owners(selection, place, pairs)
-                summands[s] = np.bincount(owners, minlength=len(selection))
+                owner = _owners(selection, place, pairs_at(selection, place))
+                summands[s] = np.bincount(owner, minlength=len(selection))
     return summands, np.concatenate([indexed, sum_rows])
 
 
@@ -71,46 +70,54 @@ def _is_indexed(selection: Selection, place: Place, slot: Slot) -> Array:
     return indexed
 
 
-def _are_indexed(selection: Selection, place: Place, slot: Slot, pairs: Pairs) -> Array:
-    """Return, per example, whether a slot needs its summands' indices [examples] bool.
+@memoized
+def _in_place(selection: Selection, place: Place) -> tuple[Array, Array]:
+    """Return, of a slot that adds up, which examples need indices, and all targets.
 
-    Without indices it adds up values of one producer alone, each at most once. Rows
-    that nothing is added to are those that read a zero.
+    Without indices a slot adds up values of one producer, its part, each at most once.
+    Rows that nothing is added to are those that read a zero.
+
+    Returns:
+      [examples] bool, and [rows of the part] int32 the row that each value is added to,
+      numbered within its example; where it is to none, a row that does not exist.
     """
+    program, slot = selection.program, slots(selection.program)[place]
     if slot.part is None:
-        return np.ones(len(selection), bool)
-    indexed = np.zeros(len(selection), bool)
-    if place[1] != SUMMANDS:
-        table = len(selection.program.types) + place[0]
+        return np.ones(len(selection), bool), np.zeros(0, np.int32)
+    indexed, pairs = np.zeros(len(selection), bool), pairs_at(selection, place)
+    _, part, output = value_parts(program)[slot.part]
+    begin, counts = selection.numbers.begin(part, output), selection.counts[part]
+    if place[1] == SUMMANDS:
+        first = selection.numbers.first[type_at(program, place)]
+        # The target of what is not added up is itself, which is no sum.
+        targets = ranges(begin - first, counts).astype(np.int32)
+    else:
+        table = len(program.types) + place[0]
+        first = selection.before[table]
+        targets = np.full(counts.sum(), NOWHERE, np.int32)
         is_empty = np.ones(selection.totals[table], bool)
         is_empty[pairs.rows] = False
         if is_empty.any():
             indexed[selection.owners(table)[is_empty]] = True
         pairs = _without_zeros(selection, place, pairs)
-    owners, places = _owners(selection, place, pairs), _in_part(selection, slot, pairs)
-    elsewhere = places < 0
-    _, part, _ = value_parts(selection.program)[slot.part]
-    times = np.bincount(places[~elsewhere], minlength=selection.totals[part])
-    indexed[owners[elsewhere]] = True
-    if (times > 1).any():
-        indexed[selection.owners(part)[times > 1]] = True
-    return indexed
-
-
-def _in_part(selection: Selection, slot: Slot, pairs: Pairs) -> Array:
-    """Return the row of each pair's value in the slot's part; -1 of others [pairs]."""
-    assert slot.part is not None
-    t, part, output = value_parts(selection.program)[slot.part]
-    # A value is one of its own example's.
-    owner = np.searchsorted(selection.numbers.first[t], pairs.values, 'right') - 1
-    place = pairs.values - selection.numbers.begin(part, output)[owner]
-    is_there = (place >= 0) & (place < selection.counts[part][owner])
-    rows: Array = np.where(is_there, place + selection.before[part][owner], -1)
-    return rows
+    owner = _owners(selection, place, pairs)
+    rows = pairs.values - begin[owner]
+    is_there = (rows >= 0) & (rows < counts[owner])
+    if not is_there.all():
+        indexed[owner[~is_there]] = True
+        pairs, owner, rows = _of(pairs, is_there), owner[is_there], rows[is_there]
+    rows += selection.before[part][owner]
+    # Ascending, as values are: so equal ones stand side by side.
+    if (again := rows[1:] == rows[:-1]).any():
+        indexed[selection.owners(part)[rows[1:][again]]] = True
+    targets[rows] = pairs.rows - first[owner]
+    return indexed, targets
 
 
 def _owners(selection: Selection, place: Place, pairs: Pairs) -> Array:
-    """Return the example of each pair of a slot [pairs]."""
+    """Return the example of each pair of a slot [pairs]; values are of one example."""
+    if len(selection) == 1:
+        return np.zeros(len(pairs.values), np.intp)
     first = selection.numbers.first[type_at(selection.program, place)]
     return np.searchsorted(first, pairs.values, 'right') - 1
 
@@ -221,6 +228,8 @@ def _summed(selection: Selection, place: Place, group: SumGroup) -> Pairs:
 
 def _ordered(pairs: Pairs) -> Pairs:
     """Return the pairs in ascending order of their values."""
+    if (pairs.values[1:] >= pairs.values[:-1]).all():
+        return pairs
     return _of(pairs, pairs.values.argsort(kind='stable'))
 
 
@@ -279,26 +288,18 @@ def with_pair_tables(selection: Selection, modes: tuple[ReadMode, ...]) -> Graph
 
 def _table(selection: Selection, place: Place, mode: ReadMode) -> Table:
     """Return the table of a slot's pairs, numbered within each example."""
-    program, pairs, is_sum = selection.program, pairs_at(selection, place), place[1] < 0
-    if mode is ReadMode.SUMMED_IN_PLACE and not is_sum:
-        pairs = _without_zeros(selection, place, pairs)
+    program, slot = selection.program, slots(selection.program)[place]
+    if mode is ReadMode.SUMMED_IN_PLACE:
+        assert slot.part is not None
+        _, part, _ = value_parts(program)[slot.part]
+        return Table(
+            first_of(selection.counts[part]), (_in_place(selection, place)[1],)
+        )
+    pairs = pairs_at(selection, place)
     owner = _owners(selection, place, pairs)
-    first = selection.numbers.first[type_at(program, place)]
-    # A sum reads values of its own example only.
-    begin = first if is_sum else selection.before[len(program.types) + place[0]]
-    rows = pairs.rows - begin[owner]
-    if mode is ReadMode.SUMMED:
-        begins = first_of(np.bincount(owner, minlength=len(selection)))
-        columns = pairs.values - first[owner], rows
-        return Table(begins, tuple(x.astype(np.int32) for x in columns))
-    slot = slots(program)[place]
-    assert slot.part is not None
-    _, part, output = value_parts(program)[slot.part]
-    counts = selection.counts[part]
-    if is_sum:  # the target of what is not added up is itself, which is no sum
-        targets = ranges(selection.numbers.begin(part, output) - first, counts)
-    else:
-        targets = np.full(counts.sum(), NOWHERE)
-    places = _in_part(selection, slot, pairs)
-    targets[places[places >= 0]] = rows[places >= 0]
-    return Table(first_of(counts), (targets.astype(np.int32),))
+    first = before = selection.numbers.first[type_at(program, place)]
+    if place[1] != SUMMANDS:
+        before = selection.before[len(program.types) + place[0]]
+    columns = pairs.values - first[owner], pairs.rows - before[owner]
+    begins = first_of(np.bincount(owner, minlength=len(selection)))
+    return Table(begins, tuple(x.astype(np.int32) for x in columns))
