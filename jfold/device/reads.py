@@ -36,7 +36,7 @@ from jfold.program.components import (
     type_at,
 )
 from jfold.program.operations import ADD, MAXIMUM, ProducerSet
-from jfold.scheduling.read_modes import ReadMode, read_modes, slots
+from jfold.scheduling.read_modes import ReadMode, read_modes, shared_reads, slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,7 @@ class State:
         share one entry.
       counts: by part, the number [] of its real rows, once it is computed.
       anything: parts whose spare (padding) rows are finite, but repeat no real one.
+      gathered: by place, the rows that an indexed slot reads, which others may share.
     """
 
     execution: Execution
@@ -68,6 +69,7 @@ class State:
     produced: dict[int, Produced] = field(default_factory=dict)
     counts: dict[int, Array] = field(default_factory=dict)
     anything: set[int] = field(default_factory=set)
+    gathered: dict[Place, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,19 +134,35 @@ def read_rows(state: State, place: Place, extent: Extent) -> Array:
     elif mode.adds:
         values = summed(state, place, makers, extent.rows)
     else:
-        values = read_values(state, t, makers, place)
+        values = _indexed(state, place, extent.rows)
+    is_indexed = mode in (ReadMode.INDEXED, ReadMode.SHARED)
     if not extent.rows:
         return values
     if extent.anything:
-        if mode is not ReadMode.INDEXED:
+        if not is_indexed:
             return values
         return mask_spare(values, extent.real, lax.full_like(values, 0))
-    if mode is ReadMode.INDEXED and not makers:
+    if is_indexed and not makers:
         return values  # constants, to which no cotangent flows back anyway
-    if mode is ReadMode.INDEXED or _repeats(state, part, extent.rows):
+    if is_indexed or _repeats(state, part, extent.rows):
         return mask_spare(values, extent.real)
     last = slice_rows(values, jnp.maximum(extent.count - 1, 0), 1)
     return mask_spare(values, extent.real, jnp.broadcast_to(last, values.shape))
+
+
+def _indexed(state: State, place: Place, rows: int) -> Array:
+    """Return the rows [rows, *shape] that a slot, or its twin, reads by an index."""
+    program = state.execution.program
+    source = shared_reads(state.execution.spec).get(place, place)
+    if source not in state.gathered:
+        t, makers = type_at(program, source), makers_at(program, source)
+        state.gathered[source] = read_values(state, t, makers, source)
+    values = state.gathered[source]
+    # In a capacity put together by hand the twin may have more or fewer rows, or none.
+    if rows <= len(values):
+        return values[:rows]
+    spare = values[-1:] if len(values) else zeros_of(state, type_at(program, place), 1)
+    return jnp.concatenate([values, spare.repeat(rows - len(values), 0)])
 
 
 def _repeats(state: State, part: int | None, rows: int) -> bool:

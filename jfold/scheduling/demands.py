@@ -31,7 +31,7 @@ from jfold.program.operations import Operations
 from jfold.scheduling.growth import ADDED, Headroom
 from jfold.scheduling.index_array import SUM_ARITY
 from jfold.scheduling.layout import active_types
-from jfold.scheduling.read_modes import has_slots, slots
+from jfold.scheduling.read_modes import has_slots, slots, twins
 from jfold.scheduling.selections import Demands, Selection, use_counts
 from jfold.scheduling.shards import Shards
 from jfold.scheduling.spec import Capacity
@@ -60,7 +60,8 @@ def capacity(
     constants, rows, sums, metrics, summands = _parts(program, total.tolist())
     levels, *fans = largest[: 1 + types].tolist()
     stages, *of_slots = largest[1 + types :].tolist()
-    indexed, sum_rows = of_slots[: len(summands)], of_slots[len(summands) :]
+    n = len(summands)
+    indexed, sum_rows = tuple(of_slots[:n]), tuple(of_slots[n : 2 * n])
     return Capacity(
         examples=size,
         levels=levels,
@@ -71,9 +72,10 @@ def capacity(
         sums=sums,
         stages=stages,
         metrics=metrics,
-        indexed=tuple(indexed),
+        indexed=indexed,
         summands=summands,
-        sum_rows=tuple(sum_rows),
+        sum_rows=sum_rows,
+        apart=tuple(of_slots[2 * n :]),
         shards=shards,
     )
 
@@ -107,7 +109,7 @@ def fits(program: Operations, demanded: Demands) -> bool:
     """Return whether demands have as many columns as the program needs."""
     # A program with operations outside of loops has more columns, for their slots.
     highest = 2 + len(program.types)  # levels, fans and stages
-    highest += 2 * len(slots(program))
+    highest += 2 * len(slots(program)) + len(twins(program))
     widths = demanded.added.shape[1:], demanded.highest.shape[1:]
     return widths == ((_ends(program)[-1],), (highest,))
 

@@ -185,7 +185,7 @@ def allocate_sections(
     def allocate(place: Place, rows: int) -> None:
         """Allocate `reads` and `targets` of a reader with `rows` rows or summands."""
         mode, added = mode_at(spec, place), 0
-        if mode is ReadMode.IN_PLACE:
+        if mode in (ReadMode.IN_PLACE, ReadMode.SHARED):
             rows = 0
         elif mode is ReadMode.SUMMED:
             rows = added = summands.get(place) or rows

@@ -6,6 +6,7 @@ segment sum, which reads all its summands. Few slots need an index for each row:
 
     in place           row i reads row i of one producer: an output, or the constants
     indexed            row i reads any value, by an index
+    shared             row i reads what row i of an indexed slot reads, its twin
     summed             row i reads the sum of all values that are paired with i
     summed in place    the same, where value k of one producer is paired with row to[k]
 
@@ -17,6 +18,7 @@ place in all batches so far may be indexed from some batch on.
 from __future__ import annotations
 
 import enum
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -25,16 +27,20 @@ from jfold.program.components import (
     SUMMANDS,
     Place,
     components,
+    makers_at,
     operand_types,
     outputs_of,
     phases,
     results_in,
     segment_sums,
     sources,
+    type_at,
     union,
 )
 from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.spec import Capacity, Spec
+
+TWINS = 3  # earlier slots that a slot is compared with
 
 
 class ReadMode(enum.Enum):
@@ -42,6 +48,7 @@ class ReadMode(enum.Enum):
 
     IN_PLACE = enum.auto()
     INDEXED = enum.auto()
+    SHARED = enum.auto()
     SUMMED = enum.auto()
     SUMMED_IN_PLACE = enum.auto()
     UNREAD = enum.auto()  # of a segment sum without rows, which its readers add up
@@ -145,6 +152,21 @@ def slots(program: Operations) -> dict[Place, Slot]:
     return result
 
 
+@memoized
+def twins(program: Operations) -> tuple[tuple[Place, Place], ...]:
+    """Return pairs of slots, a later and an earlier one, that may read the same rows.
+
+    These are slots of the same producers; of constants and sums there are no pairs.
+    """
+    pairs, alike = [], defaultdict[tuple[int, ProducerSet], list[Place]](list)
+    for place, slot in slots(program).items():
+        if slot.group is None and (makers := makers_at(program, place)):
+            earlier = alike[type_at(program, place), makers]
+            pairs += [(place, twin) for twin in earlier[-TWINS:]]
+            earlier.append(place)
+    return tuple(pairs)
+
+
 def sum_components(program: Operations) -> Iterator[tuple[int, ...]]:
     """Yield the operations of each component of segment sums, in topological order."""
     sums = segment_sums(program)
@@ -165,10 +187,12 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
     with rows.
     """
     places, indexed = slots(program), capacity.indexed
-    summands, sum_rows = capacity.summands, capacity.sum_rows
-    if not len(places) == len(indexed) == len(summands) == len(sum_rows):
+    summands, sum_rows, apart = capacity.summands, capacity.sum_rows, capacity.apart
+    counts = [*map(len, (indexed, summands, sum_rows, apart))]
+    if counts != [len(places)] * 3 + [len(twins(program))]:
         indexed, summands = (1,) * len(places), (0,) * len(places)
         sum_rows = tuple(int(slot.group is not None) for slot in places.values())
+        apart = (1,) * len(twins(program))
     by_index = [
         slot.part is None or (has_rows and place[1] != SUMMANDS)
         for (place, slot), has_rows in zip(places.items(), sum_rows, strict=True)
@@ -180,6 +204,7 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
             0 if has_rows else n for n, has_rows in zip(summands, sum_rows, strict=True)
         ),
         sum_rows=sum_rows,
+        apart=apart,
     )
 
 
@@ -187,8 +212,8 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
 def read_modes(spec: Spec) -> dict[Place, ReadMode]:
     """Return how each slot reads its values, in the order of `slots`."""
     places, capacity = slots(spec.program), with_slots(spec.program, spec.capacity)
+    shared, result = shared_reads(spec), {}
     numbers = zip(capacity.indexed, capacity.sum_rows, strict=True)
-    result = {}
     for (place, slot), (indexed, has_rows) in zip(places.items(), numbers, strict=True):
         mode = ReadMode.INDEXED if indexed else ReadMode.IN_PLACE
         is_sum = place[1] == SUMMANDS
@@ -196,7 +221,21 @@ def read_modes(spec: Spec) -> dict[Place, ReadMode]:
             mode = ReadMode.UNREAD
         elif slot.group and is_sum == bool(has_rows):
             mode = ReadMode.SUMMED if indexed else ReadMode.SUMMED_IN_PLACE
+        elif place in shared:
+            mode = ReadMode.SHARED
         result[place] = mode
+    return result
+
+
+@memoized
+def shared_reads(spec: Spec) -> dict[Place, Place]:
+    """Map slots that read what another indexed slot reads, row by row, to that slot."""
+    capacity = with_slots(spec.program, spec.capacity)
+    indexed = dict(zip(slots(spec.program), capacity.indexed, strict=True))
+    result: dict[Place, Place] = {}
+    for (place, twin), apart in zip(twins(spec.program), capacity.apart, strict=True):
+        if indexed[place] and indexed[twin] and not apart:
+            result.setdefault(place, result.get(twin, twin))
     return result
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jfold.graph import Array, shared_counts, value_parts
 from jfold.program.components import SUMMANDS, Place, component_of
 from jfold.scheduling.layout import layout
-from jfold.scheduling.read_modes import ReadMode, mode_at, slots
+from jfold.scheduling.read_modes import ReadMode, mode_at, shared_reads, slots
 from jfold.scheduling.schedule import Schedule
 
 Node: TypeAlias = tuple[int, int]  # (operation, row); for a constant (~type, row)
@@ -68,7 +68,8 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
       row: the row of the node, or of the result.
     """
     mode, place = mode_at(part.spec, (table, a)), (table, a)
-    if mode is ReadMode.INDEXED:
+    if mode in (ReadMode.INDEXED, ReadMode.SHARED):
+        place = shared_reads(part.spec).get(place, place)
         return [int(part.sections.reads[place].of(_indices(part))[row])]
     return (
         _summands(part, place, t, row)

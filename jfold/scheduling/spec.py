@@ -70,6 +70,8 @@ class Capacity:
         segment sums have no rows.
       sum_rows: [slots] 1 if the segment sums that a slot reads have rows, since some
         are read more than once, else 0.
+      apart: 0 for each pair of slots, its twins, that read the same value in each row,
+        else 1.
       profiles: per component, the rows of each operation on each level of a batch, or
         in each step of a staircase, into which levels must fit; () for a component
         whose number of steps does not depend on levels.
@@ -87,6 +89,7 @@ class Capacity:
     indexed: tuple[int, ...] = field(default=(), repr=False)
     summands: tuple[int, ...] = field(default=(), repr=False)
     sum_rows: tuple[int, ...] = field(default=(), repr=False)
+    apart: tuple[int, ...] = field(default=(), repr=False)
     profiles: tuple[Profile, ...] = field(default=(), repr=False)
     shards: Shards | None = field(default=None, repr=False)
 
@@ -129,7 +132,7 @@ class Capacity:
         """All fields but `profiles` and `shards`, flattened in one fixed order."""
         of_types = *self.constants, *self.fans, *self.sums
         rows = *self.rows, *self.metrics
-        of_slots = *self.indexed, *self.summands, *self.sum_rows
+        of_slots = *self.indexed, *self.apart, *self.summands, *self.sum_rows
         return self.examples, self.levels, self.stages, *of_types, *rows, *of_slots
 
     @cached_property

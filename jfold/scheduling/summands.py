@@ -23,7 +23,7 @@ from jfold.graph import Array, Graph, Table, first_of, ranges, value_parts
 from jfold.program.components import SUMMANDS, Place, component_of, components, type_at
 from jfold.program.operations import ADD
 from jfold.scheduling.index_array import NOWHERE
-from jfold.scheduling.read_modes import ReadMode, Slot, SumGroup, slots
+from jfold.scheduling.read_modes import ReadMode, Slot, SumGroup, slots, twins
 from jfold.scheduling.selections import Selection, use_counts
 
 # ---- needs of examples ---------------------------------------------------------------
@@ -35,8 +35,8 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
 
     Returns:
       [slots, examples] int64, the number of values that are added up in each slot, if
-      sums have no rows; and [2 * slots, examples] bool, whether each slot needs
-      indices, then whether the sums that it reads need rows.
+      sums have no rows; and [n, examples] bool: per slot whether it needs indices, then
+      whether the sums that it reads need rows; per pair of `twins` whether they differ.
     """
     places = slots(selection.program)
     summands = np.zeros((len(places), len(selection)), np.int64)
@@ -50,7 +50,8 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
             if place[1] != SUMMANDS:
                 owner = _owners(selection, place, pairs_at(selection, place))
                 summands[s] = np.bincount(owner, minlength=len(selection))
-    return summands, np.concatenate([indexed, sum_rows])
+    apart = [_are_apart(selection, *pair) for pair in twins(selection.program)]
+    return summands, np.concatenate([indexed, sum_rows, *(x[None] for x in apart)])
 
 
 def _is_indexed(selection: Selection, place: Place, slot: Slot) -> Array:
@@ -68,6 +69,19 @@ def _is_indexed(selection: Selection, place: Place, slot: Slot) -> Array:
     if differs.any():
         indexed[selection.owners(table)[differs]] = True
     return indexed
+
+
+def _are_apart(selection: Selection, place: Place, twin: Place) -> Array:
+    """Return, per example, whether two slots read different values [examples] bool."""
+    types = len(selection.program.types)
+    table, other = types + place[0], types + twin[0]
+    apart: Array = selection.counts[table] != selection.counts[other]
+    if not apart.all():
+        owner = selection.owners(table)
+        alike, of_twin = ~apart[owner], ~apart[selection.owners(other)]
+        read, same = selection.read_at(place), selection.read_at(twin)
+        apart[owner[alike][read[alike] != same[of_twin]]] = True
+    return apart
 
 
 @memoized

@@ -249,6 +249,66 @@ def test_the_gradient_of_a_sum_in_place_is_a_gather() -> None:
         assert (text.count(' gather('), text.count(' scatter(')) <= (gathers, 1)
 
 
+# ---- what two slots read alike -------------------------------------------------------
+
+dot = jf.Function(jnp.vdot, name='dot')
+
+
+@jf.compose
+def attend(query: Any, values: Any) -> Any:
+    """The sum of values, weighed by the softmax of their products with a query."""
+    scores = jf.ZipWith(dot)(jf.Broadcast()(query), values)
+    return jf.Sum()(times(jf.Softmax()(scores), values))
+
+
+@jf.compose
+def attention(xs: Any, ys: Any) -> Any:
+    values = jf.Broadcast()(items(ys))
+    return jf.Sum()(jf.ZipWith(attend)(items(xs), values))
+
+
+def two_lists(*lengths: tuple[int, int]) -> list[Any]:
+    return [tuple(lists(*pair)) for pair in lengths]
+
+
+def test_two_slots_that_read_alike_share_one_gather() -> None:
+    """In attention the products, and the weighed values, of the same pairs."""
+    model, params = compiled(jf.Record((jf.Identity(), jf.Identity())) >> attention)
+    examples = two_lists((3, 2), (1, 4), (0, 3), (2, 0), (5, 9))
+    schedule = model.schedule(examples)
+    modes = told(model, schedule.spec)
+    assert 'dot 1: indexed' in modes
+    assert 'multiply 1: shared' in modes
+    agree(model, params, examples, forward=True)
+    room = schedule.capacity
+    rows = [n + 40 * (o % 2) for o, n in enumerate(room.rows)]
+    model.reserve(replace(room, rows=tuple(rows)))
+    agree(model, params, examples, forward=True)
+
+
+def test_slots_that_read_alike_at_first_may_be_apart_later() -> None:
+    """Then there is one program more, with an index for each."""
+    once = jf.Share(jf.GetItem('x') >> jf.Vector(2) >> layer, key=lambda x: x['k'])
+    sums = {
+        name: jf.GetItem(name)
+        >> jf.Map(once)
+        >> jf.Map(jf.Function(function, name=function.__name__))
+        >> jf.Sum()
+        for name, function in (('a', jnp.sin), ('b', jnp.cos))
+    }
+    model, params = compiled(jf.AllOf(*sums.values()))
+    x, y, z = ({'k': i, 'x': np.ones(2, 'float32') * i} for i in range(3))
+    alike = [{'a': [x, y, x], 'b': [x, y, x]}, {'a': [z], 'b': [z]}]
+    first = model.schedule(alike, size=4)
+    assert 'cos 0: shared' in told(model, first.spec)
+    agree(model, params, alike, forward=True)
+    for other in {'a': [x, y], 'b': [y, x]}, {'a': [x, x], 'b': [x]}:
+        second = model.schedule([*alike, other], size=4)
+        assert 'cos 0: indexed' in told(model, second.spec)
+        agree(model, params, [alike[0], other, alike[1]], forward=True)
+    assert model.schedule(alike, size=4).spec is second.spec
+
+
 # ---- what changes that ---------------------------------------------------------------
 
 
