@@ -45,6 +45,7 @@ METHODS = frozenset(
     'mean min prod ravel repeat reshape round sort squeeze std sum swapaxes trace '
     'transpose var'.split()
 )
+PLAIN = bool, int, float, complex  # numbers that take the dtype of what is beside them
 INDICES = int, np.integer, np.bool_
 UNFINISHED = object()  # the result, in a memo, of a function that still runs
 PROPERTIES = frozenset({'T', 'mT', 'real', 'imag'})
@@ -257,7 +258,7 @@ class Value(Operand):
     def applied(self, fn: Callable[..., Any], *operands: Any) -> Any:
         """Return the value of `fn(*operands)`; at least one operand is a value."""
         for other in operands:
-            if type(other) in (bool, int, float, complex):
+            if type(other) in PLAIN:
                 bound = with_number(fn, other, other.__class__, operands[0] is other)
                 return self.recording.call(function_of(bound), (self,))
         return self.recording.call(function_of(fn), operands)
@@ -414,7 +415,21 @@ def float32(value: Any) -> Any:
 
 def select(condition: Any, one: Any, other: Any) -> Any:
     """Return the `Value` of `jnp.where(condition, one, other)`, element by element."""
-    return _recorder('select').call(function_of(jnp.where), (condition, one, other))
+    call = _recorder('select').call
+    if type(other) in PLAIN and type(one) not in PLAIN:
+        bound = with_number(jnp.where, other, other.__class__, False)
+        return call(function_of(bound), (condition, one))
+    if type(one) in PLAIN and type(other) not in PLAIN:
+        bound = with_number(_where, one, one.__class__, True)
+        return call(function_of(bound), (condition, other))
+    return call(function_of(jnp.where), (condition, one, other))
+
+
+def _where(one: Any, condition: Any, other: Any) -> Any:
+    return jnp.where(condition, one, other)
+
+
+_where.__name__ = 'where'
 
 
 def observe(name: str, value: Any, *label: Any) -> None:

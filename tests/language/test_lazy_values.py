@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array as Array
 from typing import Any
 
@@ -131,6 +132,28 @@ def test_values_have_methods_of_arrays() -> None:
     example = [[1.0, 2.0, 4.0], [7.0, 5.0, 3.0]]
     want = jax.tree.map(lambda x: x.tolist(), use(jnp.asarray(example)))
     assert results(used, [example]) == [want]
+
+
+@pytest.mark.parametrize(
+    ('dtype', 'number', 'setting'),
+    [
+        ('bfloat16', 0.0, contextlib.nullcontext()),
+        ('int8', 0, contextlib.nullcontext()),
+        ('float32', 0.0, jax.enable_x64(True)),
+        ('float32', 0.0, jax.numpy_dtype_promotion('strict')),
+    ],
+)
+def test_numbers_to_select_take_the_dtype_of_the_value(
+    dtype: str, number: float, setting: Any
+) -> None:
+    def use(a: Any) -> Any:
+        return jf.select(a > 1, a, number), jf.select(a > 1, number, a)
+
+    with setting:
+        array = jnp.array([1, 2], dtype)
+        got = jf.lazy(lambda x: use(jf.tensor(x))).eval(array)
+        assert [x.dtype for x in got] == [array.dtype] * 2
+        assert [x.tolist() for x in got] == [[0, 2], [1, 0]]
 
 
 def test_numbers_that_are_equal_and_not_the_same() -> None:
