@@ -193,7 +193,8 @@ def convert_to_block(value: Convertible) -> Block:
     """Return the block that a short-hand stands for.
 
     A block stands for itself, a dict, list or tuple for a `Record`, an array or NumPy
-    scalar for a `FromTensor`, any other callable, except classes, for a `Function`.
+    scalar for a `FromTensor`, an object whose `__call__` is a lazy function for that,
+    any other callable, except classes, for a `Function`.
 
     >>> import jax.numpy as jnp
     >>> convert_to_block({'left': jnp.tanh, 'right': jnp.negative})
@@ -222,7 +223,8 @@ def convert_to_block(value: Convertible) -> Block:
     if isinstance(value, ARRAYS):
         return FromTensor(value)
     if callable(value) and not isinstance(value, type):
-        return Function(value)
+        fn: Any = value
+        return fn.__call__ if isinstance(type(fn).__call__, Block) else Function(fn)
     raise TypeError(
         'expected a block, a callable, an array, or a dict, list or tuple of blocks, '
         f'got {value!r}; {_instead_of(value)}'

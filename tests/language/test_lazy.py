@@ -253,6 +253,26 @@ def test_methods_and_closures() -> None:
     )
 
 
+def test_objects_whose_call_is_lazy() -> None:
+    class Encoder:
+        def __init__(self) -> None:
+            self.embed = jf.Function(nn.Embed(10, 4))
+
+        @jf.lazy
+        def __call__(self, t: Any) -> Any:
+            return self.embed(t) if isinstance(t, int) else self(t[0]) + self(t[1])
+
+    encoder = Encoder()
+    model = jf.compile(jf.AllOf(encoder, encoder), like=TREES)
+    params = model.init(jax.random.key(0))
+    assert list(params) == ['Embed']
+    one, other = model.apply(params, model.schedule(TREES))
+    np.testing.assert_array_equal(one, other)
+    lists = jf.compile(jf.Map(encoder), like=[TREES])
+    values = lists.apply(params, lists.schedule([TREES])).to_list()
+    np.testing.assert_array_equal(values, [one])
+
+
 # ---- what recording costs ------------------------------------------------------------
 
 
