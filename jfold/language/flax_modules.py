@@ -163,14 +163,16 @@ def _draw_error(got: str) -> TypeError:
     )
 
 
-def _state_error(names: Iterable[str]) -> TypeError:
-    """Return the error for a module with state `names`, such as 'batch_stats'."""
+def _state_error(names: Iterable[str], norms: str) -> TypeError:
+    """Return the error for a module with state `names`, such as 'batch_stats'.
+
+    `norms` are classes of its library that normalize one row, in place of BatchNorm.
+    """
     return TypeError(
         'expected a module of parameters alone, got state beside them, '
         f'{sorted(set(names))}: what calls may write, such as the means of a batch, '
-        'has no meaning where nodes run tile by tile; use LayerNorm, RMSNorm or '
-        'GroupNorm for BatchNorm, put it behind `model.apply`, or make what is only '
-        'read a parameter'
+        f'has no meaning where nodes run tile by tile; use {norms} for BatchNorm, put '
+        'it behind `model.apply`, or make what is only read a parameter'
     )
 
 
@@ -208,7 +210,7 @@ def _from_linen(module: Module, method: str) -> Called:
         with _deterministic(module, method, True):
             variables = module.init(key, *zeros, method=method)
         if other := set(variables) - {'params'}:
-            raise _state_error(other)
+            raise _state_error(other, 'LayerNorm, RMSNorm or GroupNorm')
         return variables.get('params', {})
 
     def call(params: ArrayTree, inputs: Sequence[Any], keys: Keys) -> ArrayTree:
@@ -283,7 +285,9 @@ def _from_nnx(module: Module, method: str) -> Called:
     nnx = sys.modules['flax.nnx']
     graph, params, streams, others = nnx.split(module, nnx.Param, nnx.RngState, ...)
     if jax.tree.leaves(others):
-        raise _state_error(type(x).__name__ for x in _variables(others))
+        # GroupNorm of NNX takes no vector.
+        classes = (type(x).__name__ for x in _variables(others))
+        raise _state_error(classes, 'LayerNorm or RMSNorm')
     names = _stream_names(module, streams)
     leaves, structure = jax.tree.flatten(streams)
 

@@ -205,8 +205,8 @@ behind `model.apply`, or make what is only read a parameter
 TypeError: Pipe[1].Function(BatchNorm): expected to run on inputs (float32[3]), got
 TypeError: expected a module of parameters alone, got state beside them, ['BatchStat']:
 what calls may write, such as the means of a batch, has no meaning where nodes run tile
-by tile; use LayerNorm, RMSNorm or GroupNorm for BatchNorm, put it behind `model.apply`,
-or make what is only read a parameter
+by tile; use LayerNorm or RMSNorm for BatchNorm, put it behind `model.apply`, or make
+what is only read a parameter
 >>> compiled(vector, nnx.Linear(5, 2, rngs=nnx.Rngs(0)))
 TypeError: Pipe[1].Function(Linear): expected to run on inputs (float32[3]), got
 TypeError: …
