@@ -432,7 +432,7 @@ def _where(one: Any, condition: Any, other: Any) -> Any:
 _where.__name__ = 'where'
 
 
-def observe(name: str, value: Any, *label: Any) -> None:
+def observe(name: str, value: Any, label: Any = LEFT_OUT) -> None:
     """Collect a value for a metric, as the `Metric` block does.
 
     Args:
@@ -443,9 +443,7 @@ def observe(name: str, value: Any, *label: Any) -> None:
     """
     is_name = isinstance(name, str)
     expect('name', name, is_name, 'str', "write `jf.observe('loss', value)`")
-    hint = 'give one object, in a tuple if there are several'
-    expect('label', label, len(label) < 2, 'at most one object', hint)
-    _recorder('observe').observe(name, value, label)
+    _recorder('observe').observe(name, value, () if label is LEFT_OUT else (label,))
 
 
 def named(name: str, make: Callable[[], Any]) -> Any:

@@ -72,6 +72,18 @@ def test_blocks_that_end_with_metrics() -> None:
     jax.tree.map(np.testing.assert_array_equal, *found)
 
 
+def test_labels_by_place_and_by_name() -> None:
+    @jf.lazy
+    def labelled(t: int) -> Any:
+        x = embed(t)
+        jf.observe('q', x, t)
+        jf.observe('q', x, label=None)
+        return x
+
+    schedule = jf.compile(labelled, like=[1]).schedule([2, 3])
+    assert schedule.labels['q'].tolist() == [2, None, 3, None]
+
+
 def test_metrics_met_later_let_a_program_grow() -> None:
     model = jf.compile(collecting, like=[1])
     schedule = model.schedule(TREES)
