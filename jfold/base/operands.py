@@ -89,7 +89,7 @@ class Operand:
     __truediv__, __rtruediv__ = _methods(jnp.divide)
     __floordiv__, __rfloordiv__ = _methods(jnp.floor_divide)
     __mod__, __rmod__ = _methods(jnp.mod)
-    __pow__, __rpow__ = _methods(jnp.power)
+    _pow, __rpow__ = _methods(jnp.power)
     __matmul__, __rmatmul__ = _methods(jnp.matmul)
     __and__, __rand__ = _methods(jnp.bitwise_and)
     __or__, __ror__ = _methods(jnp.bitwise_or)
@@ -100,6 +100,15 @@ class Operand:
     __hash__ = object.__hash__
     __neg__, __pos__ = _method(jnp.negative), _method(jnp.positive)
     __invert__, __abs__ = _method(jnp.invert), _method(jnp.abs)
+
+    @api_boundary
+    def __pow__(self, other: object, modulus: object = None) -> Any:
+        if modulus is not None:
+            raise TypeError(
+                f'{self!r}: expected `pow(x, y)`, got a third operand: write '
+                '`x**y % z` for `pow(x, y, z)`'
+            )
+        return self._pow(other)
 
     @api_boundary
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:

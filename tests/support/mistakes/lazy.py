@@ -202,6 +202,9 @@ lazy(function), on example 0 of `like=`
 TypeError: lazy(function): expected an operator that values have, got unsupported
 operand type(s) for <<: 'Value' and 'int'; write `jf.Function(fn)(x, y)`, with an `fn`
 outside that computes it\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: pow(embed(x), 2, 3))
+TypeError: <value of embed: float32[4]>: expected `pow(x, y)`, got a third operand:
+write `x**y % z` for `pow(x, y, z)`\nin lazy(function), on example 0 of `like=`
 >>> learned(lambda x: f'{embed(x):.2f}')
 TypeError: <value of embed: float32[4]>: expected blocks and operators on it, got a
 question for its number or its truth, though its value is not known yet; choose by the
