@@ -111,6 +111,13 @@ class Operand:
         return self._pow(other)
 
     @api_boundary
+    def __setitem__(self, *_: object) -> NoReturn:
+        raise TypeError(
+            f'{self!r}: expected blocks and operators on it, got an assignment to an '
+            'item: write `jf.Function(lambda x, y: x.at[0].set(y))` outside and call it'
+        )
+
+    @api_boundary
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
         """Return the wire of `array + self`; raise TypeError for `np.exp(self)`.
 

@@ -205,6 +205,14 @@ outside that computes it\nin lazy(function), on example 0 of `like=`
 >>> learned(lambda x: pow(embed(x), 2, 3))
 TypeError: <value of embed: float32[4]>: expected `pow(x, y)`, got a third operand:
 write `x**y % z` for `pow(x, y, z)`\nin lazy(function), on example 0 of `like=`
+>>> def assigning(x):
+...     value = embed(x)
+...     value[0] = 1
+...     return value
+... learned(assigning)
+TypeError: <value of embed: float32[4]>: expected blocks and operators on it, got an
+assignment to an item: write `jf.Function(lambda x, y: x.at[0].set(y))` outside and call
+it\nin lazy(assigning), on example 0 of `like=`
 >>> learned(lambda x: f'{embed(x):.2f}')
 TypeError: <value of embed: float32[4]>: expected blocks and operators on it, got a
 question for its number or its truth, though its value is not known yet; choose by the
