@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 from jfold.base.arguments import is_int
 from jfold.base.arrays import dtype_of, shape_of
 from jfold.base.printing import Printed, full_text
-from jfold.base.structs import TUPLE, Form, StructForm, flatten_once, is_struct
+from jfold.base.structs import TUPLE, Form, StructForm, is_struct
 from jfold.base.tracebacks import api_boundary
 
 
@@ -367,13 +367,8 @@ def convert_to_type(spec: TypeLike) -> Type:
         return TensorType((int(spec),))
     if isinstance(spec, str | np.dtype) or callable(spec):
         return TensorType((), spec)
-    try:
-        parts = flatten_once(spec)[0] if is_struct(spec) else []
-    except ValueError as error:  # JAX's, which sorts the keys of a dict
-        text = f'expected a dict with keys in an order, got {spec!r}; write names alone'
-        raise TypeError(text) from error
-    if parts:
-        return StructType(StructForm.of(spec), map(convert_to_type, parts))
+    if is_struct(spec) and (form := StructForm.of(spec)).keys:
+        return StructType(form, map(convert_to_type, form.opened(spec)))
     raise TypeError(
         f'expected a type or a short-hand for one, got {spec!r}; write a tuple or dict '
         "of types, a list of ints, an int, or a dtype such as 'int32'"

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.tree_util import GetAttrKey
 
+from jfold.base.errors import short_repr
 from jfold.base.printing import enclosed
 
 T = TypeVar('T')
@@ -94,10 +95,19 @@ class StructForm(Form):
 
     @classmethod
     def of(cls, value: object) -> StructForm:
-        """Return the form of a dict or other pytree node."""
-        parts, structure = jax.tree_util.tree_flatten_with_path(
-            value, is_leaf=lambda x: x is not value
-        )
+        """Return the form of a dict or other pytree node.
+
+        Raise TypeError if the keys of a dict cannot be sorted.
+        """
+        try:
+            parts, structure = jax.tree_util.tree_flatten_with_path(
+                value, is_leaf=lambda x: x is not value
+            )
+        except ValueError as error:  # JAX's, which sorts the keys of a dict
+            raise TypeError(
+                'expected a dict with keys in an order, got '
+                f'{short_repr(value)}; write names alone'
+            ) from error
         name = '' if type(value) is dict else type(value).__name__
         return cls(name, tuple(key_name(key) for (key,), _ in parts), structure)
 

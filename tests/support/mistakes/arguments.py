@@ -124,7 +124,8 @@ TypeError: expected `dtype` as a number type such as 'float32', got dtype('<U1')
 TypeError: expected a type or a short-hand for one, got {3}; write a tuple or dict of
 types, a list of ints, an int, or a dtype such as 'int32'
 >>> jf.Zeros({1: 3, 'a': []})
-TypeError: expected a dict with keys in an order, got {1: 3, 'a': []}; write names alone
+TypeError: expected a dict with keys in an order, got {1: 3, 'a': []} (dict); write
+names alone
 >>> jf.ForwardDeclaration(output_type=3.5)
 TypeError: expected a type or a short-hand for one, got 3.5; write a tuple or dict of
 types, a list of ints, an int, or a dtype such as 'int32'

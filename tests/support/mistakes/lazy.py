@@ -165,6 +165,9 @@ if it draws at random, give `like=` more examples
 ... learned(forgotten)
 TypeError: lazy(forgotten): expected a result of values, got None; end every branch of
 the function by `return`\nin lazy(forgotten), on example 0 of `like=`
+>>> learned(lambda x: {1: embed(x), 'a': x})
+TypeError: expected a dict with keys in an order, got {1: <value of embed: float32[4]>,
+'a': 1} (dict); write names alone\nin lazy(function), on example 0 of `like=`
 >>> learned(lambda x: embed)
 TypeError: expected values, numbers or arrays, in tuples, lists or dicts, got
 Function(embed) (Function): call it, or write `return` before what it gives\nin
