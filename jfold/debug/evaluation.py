@@ -41,7 +41,7 @@ def evaluate(
     is_lazy = bool(lazy_functions(block))
     if is_lazy:
         recorded = Recorded(block)
-        recorded.learn([example])
+        recorded.learn([example], name='the example')
         block = recorded.expression()
     typing = eager_twin.typed_expression(block)
     _check(typing.layers, example, params)

@@ -167,10 +167,16 @@ class Recorded:
         """Take over all that a draft of this has learned."""
         vars(self).update(vars(draft))
 
-    def learn(self, examples: Iterable[Any], skip_errors: bool = False) -> None:
+    def learn(
+        self,
+        examples: Iterable[Any],
+        skip_errors: bool = False,
+        name: str = 'example {} of `like=`',
+    ) -> None:
         """Run lazy functions on examples; record which blocks they call on which types.
 
-        With `skip_errors`, examples on which they raise an error are left out.
+        With `skip_errors`, examples on which they raise an error are left out. Notes of
+        errors call an example `name`, with its number in place of braces.
 
         Raises:
           TypeError: a function creates new blocks in each run, or is in a block whose
@@ -182,7 +188,7 @@ class Recorded:
         postponed: list[tuple[int, Any]] = []
         for number, example in waiting:
             try:
-                self._learn(number, example)
+                self._learn(name.format(number), example)
             except EmptyList:
                 postponed.append((number, example))
             except Exception:
@@ -191,12 +197,12 @@ class Recorded:
         skipping = contextlib.suppress(*[Exception] * skip_errors)
         for number, example in postponed:
             with skipping:
-                self._learn(number, example)
+                self._learn(name.format(number), example)
         # A second run of all examples: it must find no new kinds of calls.
         version = self.registry.version
         for number, example in waiting:
             with skipping:
-                self._learn(number, example)
+                self._learn(name.format(number), example)
             if self.registry.version != version:
                 raise TypeError(
                     f'{self.root!r}: expected a lazy function that calls the same '
@@ -206,7 +212,7 @@ class Recorded:
                     '`items = [*x]`; if it draws at random, give `like=` more examples'
                 )
 
-    def _learn(self, number: int, example: object) -> None:
+    def _learn(self, name: str, example: object) -> None:
         for lazy, data in reach(self.root, example):
             version = self.registry.version
             try:
@@ -217,7 +223,7 @@ class Recorded:
                 observed = [values for _, values, *_ in recording.observed]
                 self.registry.note_shared([node, *observed])
             except Exception as error:
-                error.add_note(f'in {lazy!r}, on example {number} of `like=`')
+                error.add_note(f'in {lazy!r}, on {name}')
                 raise
             finally:
                 if self.registry.version != version:

@@ -103,7 +103,7 @@ pipe; call one in the other
 >>> jax.jit(jf.lazy(jf.tensor).eval)(1.0)
 TypeError: expected a number or an array, got one that JAX is tracing; make the schedule
 outside of `jax.jit`, and give the function that, or give the array as a parameter\nin
-lazy(tensor), on example 0 of `like=`
+lazy(tensor), on the example
 >>> learned(lambda x: [*embed(x)])
 TypeError: <value of embed: float32[4]>: expected blocks and operators on it, got a
 question for its items, though its value is not known yet; take rows of a tensor by
@@ -286,6 +286,10 @@ example
 TypeError: lazy(known): expected to run on the data of an example, in a model, got a
 call outside of one; write `jf.compile(f, like=examples)`, or `f.eval(example)` for one
 example
+>>> jf.lazy(lambda x: embed(x)[7]).eval(1)
+TypeError: Function(item): expected to run on inputs (float32[4]), got TypeError:
+expected a tensor with an item 7, got float32[4]; take ints within its shape, and
+slices\nin lazy(function), on the example
 >>> jf.tensor(3)
 TypeError: jf.tensor: expected to be called in a function of `jf.lazy`, got a call
 outside of one, or in another thread; call it where the data are read
