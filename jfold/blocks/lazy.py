@@ -398,7 +398,8 @@ def tensor(value: Any, dtype: Any = None) -> Any:
 
     Args:
       dtype: by default the dtype of the array; for a Python number the one that JAX
-        gives it: int32, float32 or bool.
+        gives it: bool, int32, float32 or complex64, or with x64 the wider int64,
+        float64 or complex128.
     """
     return _recorder('tensor').constant(value, dtype)
 
