@@ -43,6 +43,9 @@ def constant_type(value: Any, dtype: Any = None) -> TensorType:
         hint = 'look up its number first, as in `vocabulary[word]`'
         if type(value) is int:
             hint = 'no int of JAX is so large: make it a float'
+            widest = np.finfo(jax.dtypes.canonicalize_dtype(float))
+            if abs(value) > float(widest.max):
+                hint = 'no number of JAX is so large: scale it'
         elif holds_values(value):
             hint = 'call a block on them, as `jf.Concat()`'
         elif isinstance(value, list | tuple) and own.kind == 'O':

@@ -97,6 +97,9 @@ lazy(function), on example 0 of `like=`
 >>> learned(lambda x: jf.tensor(10**30))
 TypeError: expected a number or an array, got 1000000000000000000000000000000; no int of
 JAX is so large: make it a float\nin lazy(function), on example 0 of `like=`
+>>> learned(lambda x: jf.float32(-(10**400)))
+TypeError: expected a number or an array, got …; no number of JAX is so large: scale
+it\nin lazy(function), on example 0 of `like=`
 >>> jf.compile(known >> tree, like=[1])
 TypeError: lazy(tree): expected to run on data, got values, behind lazy(known) in a
 pipe; call one in the other
