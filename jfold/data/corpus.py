@@ -464,18 +464,18 @@ def join(model: Scheduling, parts: Iterable[Corpus | Traced]) -> Corpus:
     for number, part in enumerate(items):
         if isinstance(part, Corpus):
             check_code(part.program, part.code)
-            unlike = bool(structure_differences(scheduler.program, part.program))
-        elif isinstance(part, Traced):
-            unlike = part.digest != scheduler.digest
-        else:
+            unlike = structure_differences(scheduler.program, part.program)
+            _refuse(f'part {number}: ', unlike)
+        elif not isinstance(part, Traced):
             raise TypeError(
                 f'part {number}: expected a corpus or what a tracer made, got '
                 f'{type(part).__name__}: trace examples by `model.trace`'
             )
-        if unlike:
+        elif part.digest != scheduler.digest:
             raise ValueError(
                 f'part {number}: expected examples traced for the expression of this '
-                'model, got those of another'
+                'model, got those of another: trace them with its `model.tracer()`, '
+                'made again if its program has grown since'
             )
     if not items:
         raise ValueError('expected at least one corpus or Traced, got none')

@@ -58,11 +58,13 @@ EMPTY = CellType()  # a variable of a closure that has no value yet
 FOLDERS = 'stdlib', 'platstdlib', 'purelib', 'platlib'
 INSTALLED = '<frozen', *map(sysconfig.get_path, FOLDERS)
 SKIPPED = '<string>', *INSTALLED  # also what `dataclasses` writes
+CALLS = 'other or more calls'  # beginning of a difference from which others follow
 SECTIONS = 'operations', 'results', 'data', 'steps', 'tables', 'functions'
 
 # A text for a value, and the values inside it, which the text leaves out.
 Said: TypeAlias = tuple[str, Iterable[object]]
-# Text, hash of what the text leaves out, place in the expression.
+# Text, hash of what the text leaves out, place in the expression; behind these, for a
+# lazy function, a hash of its calls.
 Line: TypeAlias = list[str]
 
 
@@ -84,7 +86,7 @@ def fingerprint(program: Program) -> dict[str, Any]:
 
     def bindings(code: bool) -> list[Line]:
         return [
-            [f'{name} = {_short(x)}', contents(x, code=code), place(name)]
+            [f'{name} = {_short(x)}', contents(x, code=code), place(name), *_calls(x)]
             for name, x in names.items()
         ]
 
@@ -216,7 +218,7 @@ def differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[st
         # Names of variables come from operations: another one changes many lines.
         if section != 'steps' or saved.get('operations') == current['operations']
     ]
-    texts = list(dict.fromkeys(texts))
+    texts = sorted(dict.fromkeys(texts), key=lambda text: not text.startswith(CALLS))
     count = len(texts) - SHOWN
     return texts[:SHOWN] + ([f'and {count} more'] if count > 0 else [])
 
@@ -225,8 +227,12 @@ def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
     """Yield a text for each difference between sections `saved` and `current`."""
     old, new = ([text for text, *_ in lines] for lines in (saved, current))
     if old == new:
-        for (text, before, _), (_, now, place) in zip(saved, current, strict=True):
-            if before != now:
+        for one, other in zip(saved, current, strict=True):
+            (text, before, _, *calls), (_, now, place, *others) = one, other
+            if calls and others and calls != others:
+                cause = '`like=` differs, or the program has grown since'
+                yield f'{CALLS} of `{text.partition(" = ")[2]}`{_in(place)}: {cause}'
+            elif before != now:
                 yield f'a different `{text}`{_in(place)}'
         return
     matcher = SequenceMatcher(a=old, b=new, autojunk=False)
@@ -240,6 +246,10 @@ def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
     for pair in sorted(pairs, key=lambda pair: not (pair[1] or pair[0])[2]):
         texts = [f'`{line[0].strip()}`' if line else 'nothing' for line in pair]
         yield ' instead of '.join(texts) + _in((pair[1] or pair[0])[2])
+
+
+def _calls(value: object) -> list[str]:
+    return [contents(value.registry.signature())] if isinstance(value, Reader) else []
 
 
 def _in(place: str) -> str:

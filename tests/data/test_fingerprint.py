@@ -438,6 +438,20 @@ def test_functions_of_modules_of_ones_own_count(tmp_path: Path) -> None:
     assert differences(found[0], found[1])
 
 
+def test_lazy_functions_differ_by_calls_or_by_data() -> None:
+    def of_lazy(number: int, *like: int) -> dict[str, Any]:
+        fn = jf.lazy(lambda x: jf.int32(x) if x < 2 else jf.int32(x) + number)
+        return fingerprint(jf.compile(fn, like=[*like]).program)
+
+    grown, *_ = differences(of_lazy(3, 1), of_lazy(3, 1, 2))
+    assert grown == (
+        f'other or more calls of `<lambda>` {FUNCTION}: `like=` differs, or the '
+        'program has grown since'
+    )
+    (other,) = differences(of_lazy(3, 1), of_lazy(4, 1))
+    assert other == f'a different `lambda_ = <lambda>` {FUNCTION}'
+
+
 # ---- other versions ------------------------------------------------------------------
 
 FUNCTION = 'in Pipe[0].InputTransform(function)'

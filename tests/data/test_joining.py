@@ -10,6 +10,7 @@ import resource
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +23,7 @@ from expressions import Expression, any_expressions
 from extent import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lazy_models import encode
 from tree_corpora import TREES, assert_equal, assert_same, trees
 
 import jfold as jf
@@ -185,13 +187,41 @@ def test_what_cannot_be_joined() -> None:
         '`model.trace`'
     ):
         model.join([part, [1]])
-    for wrong in (other.trace([1], progress=False), other.tracer()([1])):
-        with refuses(
-            'part 1: expected examples traced for the expression of this model, got '
-            'those of another',
-            ValueError,
+    with refuses(
+        'part 1: expected a corpus of the expression of this model, got one of '
+        'another, with `result int32` instead of `result float32`; `data int32[]` '
+        "instead of `data float32[]` in Scalar('float32'). Trace the examples again "
+        'with `model.trace`',
+        ValueError,
+    ):
+        model.join([part, other.trace([1], progress=False)])
+    with refuses(
+        'part 1: expected examples traced for the expression of this model, got '
+        'those of another: trace them with its `model.tracer()`, made again if its '
+        'program has grown since',
+        ValueError,
+    ):
+        model.join([part, other.tracer()([1])])
+
+
+def test_corpora_of_before_a_program_grew(tmp_path: Path) -> None:
+    model = jf.compile(encode, like=[1])
+    corpus = model.trace([1, 2], progress=False)
+    corpus.save(tmp_path / 'corpus.jfold')
+    model.schedule([(1, 2)])
+    uses: list[Callable[[], Any]] = [
+        lambda: [*model.batches(corpus, 2)],
+        lambda: model.join([corpus]),
+        lambda: jf.Corpus.load(tmp_path / 'corpus.jfold', model),
+    ]
+    for use in uses:
+        with pytest.raises(
+            ValueError, match=r'with other or more calls of `encode` in '
         ):
-            model.join([part, wrong])
+            use()
+    text = r'`like=` differs, or the program has grown since; .* instead of'
+    with pytest.raises(ValueError, match=text):
+        model.predict({}, corpus)
 
 
 def test_hidden_files_are_no_parts(tmp_path: Path) -> None:
