@@ -187,11 +187,12 @@ def _is_schedule(value: object) -> bool:
 
 
 def _check_kind(expected: Spec, got: Spec) -> None:
-    """Raise ValueError if two specs differ in model, shards or number of rows."""
+    """Raise ValueError if two specs differ in program, shards or number of rows."""
     if expected.program is not got.program:
         raise ValueError(
-            'expected `schedule` of the model that compiled the step, got one of '
-            'another: make it by the first'
+            'expected `schedule` of the program that the step was compiled for, got '
+            'one of another: make it by the model that compiled the step; if its '
+            'program has grown since, precompile again'
         )
     if got.shards != expected.shards:
         shards = expected.shards

@@ -174,8 +174,9 @@ metrics [1, 0, 0], got [1, 1, 0]: take it from a corpus that `model.trace` retur
 ValueError: expected a schedule of 2 rows of results, for which the step was compiled,
 got one of 1: make it with `size=2`
 >>> precompiled()({}, other.schedule([[1, 2, 3]] * 2))
-ValueError: expected `schedule` of the model that compiled the step, got one of another:
-make it by the first
+ValueError: expected `schedule` of the program that the step was compiled for, got one
+of another: make it by the model that compiled the step; if its program has grown since,
+precompile again
 >>> layered.eval(3)
 TypeError: expected parameters for layer 'linear', got those of []; `model.init(key)`
 makes them
