@@ -218,3 +218,29 @@ def test_functions_without_forward_mode_have_none() -> None:
     weights, batch = reader.init(jax.random.key(0)), reader.schedule([1.5])
     with pytest.raises(TypeError, match='custom_vjp'):
         jax.jvp(lambda w: reader.apply(w, batch), (weights,), (weights,))
+
+
+def test_gradients_of_gradients_in_loops_take_forward_mode() -> None:
+    """So those of functions with a `custom_vjp` are refused there, and nowhere else."""
+
+    @jax.custom_vjp
+    def sine(x: Any) -> Any:
+        return jnp.sin(x)
+
+    sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (g * jnp.cos(x),))
+    rule = jf.Function(lambda w, *x: sine(w * sum(x)), init)
+    once = jf.compile(jf.Scalar() >> rule)
+    folded = jf.compile(jf.Map(jf.Scalar()) >> jf.Fold(rule, jf.Zeros([])))
+
+    def twice(model: jf.Model, example: Any) -> Any:
+        weights, batch = jnp.float32(1.0), model.schedule([example])
+        (name,) = model.init(jax.random.key(0))
+        return jax.grad(jax.grad(lambda w: model.apply({name: w}, batch)[0]))(weights)
+
+    close(twice(once, 1.5), -(1.5**2) * jnp.sin(1.5), 1e-5)
+    text = (
+        'expected functions with forward mode for the gradient of a gradient in loops, '
+        'got one with `jax.custom_vjp`: write its rule by `jax.custom_jvp`'
+    )
+    with pytest.raises(TypeError, match=text):
+        twice(folded, [1.5, 0.5])
