@@ -128,11 +128,12 @@ of -4.0; in Pipe[0].Map.Pipe[1].Function(log)
     expect('loss', loss, is_function, 'a function of what `Model.apply` returns')
     # Not fused, so that each function is examined.
     program = lower(model.block, fuses=False)
-    params = checked_params(program.layers, params, external)
+    # On the host, where arrays have no mesh: operations run on one device.
+    params = jax.device_get(checked_params(program.layers, params, external))
     for layer in program.layers:
         tree = params[layer.name] if layer.params is not None else None
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if (bad := bad_kind(np.asarray(leaf))) is not None:
+            if (bad := bad_kind(leaf)) is not None:
                 place = f'{layer.name!r}{jax.tree_util.keystr(path)}'
                 message = f'expected finite parameters, got {bad} in {place}'
                 return NonFinite(message, layer=layer.name)

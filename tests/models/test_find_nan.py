@@ -19,6 +19,7 @@ from extent import drawn
 from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshes import over_devices
 
 import jfold as jf
 from jfold.debug.find_nan import Search, sum_of_floats
@@ -332,6 +333,29 @@ def test_arrays_that_are_passed() -> None:
     assert found is not None
     assert found.example == 1
     assert 'expected a finite gradient of input 0 of sqrt' in repr(found)
+
+
+def test_parameters_on_a_mesh() -> None:
+    """Arrays and keys that are on several devices, whose mesh JAX would look for."""
+    where = over_devices(4, jax.sharding.AxisType.Explicit)
+    whole = jax.NamedSharding(where.mesh, jax.P())
+    drawn_rows = jf.Function(
+        lambda key, x: jax.random.normal(key) * jnp.sqrt(x),
+        init=lambda key, x: key,
+        name='drawn',
+    )
+    rows = jf.External('rows', 2) >> jf.Function(jnp.sum)
+    model = jf.compile((number >> drawn_rows, rows))
+    params = jax.device_put(model.init(jax.random.key(0)), whole)
+    external = {'rows': jax.device_put(jnp.ones((4, 2)), where)}
+    assert jf.find_nan(model, params, [[1, 0]], external=external) is None
+    found = jf.find_nan(model, params, [[1, 0], [-1, 3]], external=external)
+    assert found is not None
+    assert found.layer == 'drawn'
+    # The index of a row, on parameters of every device.
+    model = jf.compile(jf.Scalar('int32') >> jf.layers.Embed(4, 3))
+    params = jax.device_put(model.init(jax.random.key(0)), whole)
+    assert jf.find_nan(model, params, [1]) is None
 
 
 def test_what_does_not_fit() -> None:
