@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.base.arguments import check_examples, expect
+from jfold.base.errors import short_repr
 from jfold.base.jaxprs import is_inexact
 from jfold.base.tracebacks import api_boundary
 from jfold.data.scheduler import build
@@ -113,7 +114,7 @@ def find_nan(
       The fault, to be printed; `None` if all is finite.
 
     Raises:
-      TypeError: `model` is no model, or `loss` no function.
+      TypeError: `model` is no model, or `loss` no function that returns a float.
       InputError, ...: as `Model.schedule` and `Model.apply` raise them.
 
     >>> import jax.numpy as jnp, jfold as jf
@@ -337,6 +338,17 @@ def sum_of_floats(value: object) -> Any:
     return sum((x.sum().real.astype('float32') for x in leaves), jnp.float32(0))
 
 
+def _checked_loss(value: Any) -> Any:
+    """Return the value of a loss; raise TypeError unless it is one float."""
+    is_array = hasattr(value, 'dtype')
+    is_float = is_array and jnp.issubdtype(value.dtype, jnp.floating)
+    if isinstance(value, float) or (is_float and not value.shape):
+        return value
+    got = f'{value.dtype}{list(value.shape)}' if is_array else short_repr(value)
+    hint = 'take its mean or sum' if is_float else 'return a mean or sum of floats'
+    raise TypeError(f'expected `loss` to return one float, got {got}: {hint}')
+
+
 def loss_of(loss: Callable[[Results], Any], results: Results) -> tuple[Any, MaybeZeros]:
     """Return the value of a loss, and its gradient by each tensor of the results.
 
@@ -362,7 +374,8 @@ def loss_of(loss: Callable[[Results], Any], results: Results) -> tuple[Any, Mayb
     # Tensors of ints, such as lengths, stay concrete: a loss may read their numbers.
     def of_floats(floats: list[Any]) -> object:
         remaining = iter(replace_list(tensors, watched(floats), is_float))
-        return loss([[next(remaining) for _ in y] for y in results])
+        value = loss([[next(remaining) for _ in y] for y in results])
+        return _checked_loss(value)
 
     value, _ = jax.value_and_grad(of_floats)(floats)
     return value, scatter_list(gradient, is_float)

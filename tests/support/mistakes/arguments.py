@@ -171,6 +171,10 @@ TypeError: expected `params` as a dict of parameters by layers, got [1] (list): 
 TypeError: expected `model` as a model, got 3: pass what `jfold.compile` returns
 >>> jf.find_nan(model, params(), [example], loss=2.5)
 TypeError: expected `loss` as a function of what `Model.apply` returns, got 2.5
+>>> jf.find_nan(model, params(), [example], loss=lambda result: result)
+TypeError: expected `loss` to return one float, got float32[1, 3]: take its mean or sum
+>>> jf.find_nan(model, params(), [example], loss=lambda result: None)
+TypeError: expected `loss` to return one float, got None: return a mean or sum of floats
 >>> model.explain(3)
 TypeError: expected `schedule` as a schedule, got 3: pass what
 `model.schedule(examples)` returns
