@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from traceback import walk_tb
 from types import GeneratorType
 from typing import Any, NoReturn
 
@@ -39,6 +40,15 @@ from jfold.types import ObjectType, Product, TensorType
 # nodes of the operands to the row numbers of the result.
 Functions = Mapping[int, Callable[..., Any]]
 NO_FUNCTIONS: Functions = {}
+# Where lazy functions call themselves until the stack ends: so many of its last frames,
+# the last of which may be JAX's, and more calls among them than this.
+FRAMES, CALLS = 300, 10
+
+
+def _is_of_calls(error: RecursionError) -> bool:
+    """Return whether lazy functions call each other where the stack ended."""
+    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    return codes[-FRAMES:].count(Lazy.__call__.__code__) > CALLS
 
 
 class Recording:
@@ -83,14 +93,15 @@ class Recording:
                     'branch of the function by `return`'
                 )
             node = self.node(value)
-        except RecursionError:
-            if self.functions:  # their deep form may have room, or else the walk raises
+        except RecursionError as error:
+            # Where rows are recorded their deep form may have room, or the walk raises.
+            if self.functions or not _is_of_calls(error):
                 raise
             raise TypeError(
                 f'{lazy!r}: expected data less deep than calls of Python may be '
                 'nested, got deeper ones; write `x = yield f(part)` for each call of '
                 'itself, which makes it a generator function without that limit'
-            ) from None
+            ) from error
         except TooDeep:
             raise TypeError(
                 f'{lazy!r}: expected data that end, got more than {MOST_CALLS:,} '

@@ -258,3 +258,38 @@ def test_errors_inside_of_transformations_show_no_frames_of_jfold() -> None:
     with pytest.raises(TypeError, match='expected parameters') as caught:
         step({}, made.schedule([1.0, 2.0]))
     assert [name for name in modules(caught.value) if name.startswith('jfold')] == []
+
+
+# ---- where Python's stack ends -------------------------------------------------------
+
+
+def endless(x: float) -> float:
+    return endless(x + 1)
+
+
+@jf.lazy
+def nested(x: Any) -> Any:
+    if isinstance(x, list):
+        return jf.float32(0) + nested(x[0])
+    return jf.float32(endless(x) if x > 5 else x)
+
+
+def test_a_function_that_calls_itself_without_end_is_shown() -> None:
+    """It is no fault of the lazy function, which calls it."""
+    made = jf.compile(nested, like=[[1]])
+    for inner in (made.schedule, made.trace, lambda x: made.eval(x[0])):
+        with pytest.raises(jf.InputError, match=r'got .*: RecursionError: ') as caught:
+            inner([[[9]]])
+        assert names(caught.value.__cause__)[-1] == 'endless'
+    with pytest.raises(RecursionError) as raised:
+        jf.compile(nested, like=[[9]])
+    assert {*names(raised.value)[-100:]} == {'endless'}
+
+
+def test_data_too_deep_show_the_calls() -> None:
+    deep: Any = 1
+    for _ in range(2000):
+        deep = [deep]
+    with pytest.raises(TypeError, match='write `x = yield f') as caught:
+        jf.compile(nested, like=[deep])
+    assert {*names(caught.value.__cause__)} == {'nested'}
