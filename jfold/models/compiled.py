@@ -103,11 +103,14 @@ class CompiledStep(Stays):
             )
             if a != b
         )
+        pairs = zip(self.specs, specs, strict=True)
+        advice = 'Reserve that much by `model.reserve` before `model.precompile`'
+        if all(old.capacity.holds(new.capacity) for old, new in pairs):
+            advice = 'Make schedules after `model.precompile`'
         warnings.warn(
             'expected schedules of the capacity that the step was compiled for, got '
             f'one with {changes}: compiled the step for it too, in '
-            f'{time.perf_counter() - begin:.1f} s. Reserve that much by '
-            '`model.reserve` before `model.precompile`',
+            f'{time.perf_counter() - begin:.1f} s. {advice}',
             RuntimeWarning,
             stacklevel=5,
         )

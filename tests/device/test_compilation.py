@@ -211,6 +211,16 @@ def test_a_larger_capacity_leaves_the_step_as_it_was() -> None:
     assert model.programs == 2
 
 
+def test_a_schedule_from_before_has_a_smaller_capacity() -> None:
+    model = jf.compile(jf.Map(jf.Scalar()) >> jf.Sum())
+    before = model.schedule([[1.0], [2.0]])
+    large = model.trace([[1.0] * 100] * 2)
+    ready = model.precompile(model.apply, {}, large.capacities(2))
+    with pytest.warns(RuntimeWarning, match='Make schedules after `model.precompile`'):
+        assert ready({}, before).tolist() == [1, 2]
+    assert ready({}, model.schedule([[1.0], [2.0]])).tolist() == [1, 2]
+
+
 def test_static_and_donated_arguments() -> None:
     """Static ones are left out when the step is called; compiling again, for a batch
     without room, needs shapes and these alone."""
