@@ -353,7 +353,8 @@ def hint(error: Exception, function: Function, type_: Type) -> str:
         return ADVICE[phrase]
     arguments = arguments_of(type_)
     is_ours = str(error).startswith('expected ')  # and has advice already
+    is_of_shape = isinstance(error, TypeError | ValueError | IndexError) and not is_ours
     is_of_module = is_module(module_of(function.fn))
-    if TensorType([]) in arguments and is_of_module and not is_ours:
+    if TensorType([]) in arguments and is_of_module and is_of_shape:
         return 'give it a vector: write `Vector(n)`, with n=1 for a number'
     return call_hint(error, function, len(arguments), isinstance(type_, TupleType))

@@ -50,6 +50,14 @@ class Unknown:
     h: Any
 
 
+class Misspelt(nn.Module):
+    """Raises an error of its own."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(2)(misspelt(x))
+
+
 class Normed(nn.Module):
     """Keeps averages beside its parameters."""
 
@@ -261,6 +269,9 @@ a number
 >>> compiled(number, nnx.Linear(1, 3, rngs=nnx.Rngs(0)))
 TypeError: Pipe[1].Function(Linear): expected to run on inputs (float32[]), got
 TypeError: …; give it a vector: write `Vector(n)`, with n=1 for a number
+>>> compiled(number, Misspelt())
+TypeError: Pipe[1].Function(Misspelt): expected to run on inputs (float32[]), got
+AttributeError: module 'jax.numpy' has no attribute 'tnah'
 >>> compiled(number, nn.Embed(3, 2))
 TypeError: Pipe[1].Function(Embed): expected to run on inputs (float32[]), got
 ValueError: Input type must be an integer or unsigned integer.; make it an int: write
