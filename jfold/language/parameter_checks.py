@@ -18,6 +18,7 @@ from jfold.program.operations import Layer, Program
 
 Struct: TypeAlias = jax.ShapeDtypeStruct
 Path: TypeAlias = tuple[Any, ...]  # the key path of a leaf in a pytree
+INIT = '`model.init(key)` makes them'
 WIDE = {'int64', 'uint64', 'float64', 'complex128'}
 
 
@@ -43,8 +44,10 @@ def _wide_dtype(program: Program) -> np.dtype[Any] | None:
     return next((x for x in dtypes if x.name in WIDE), None)
 
 
-def check_params(layers: Sequence[Layer], params: object) -> None:
+def check_params(layers: Sequence[Layer], params: object, advice: str = INIT) -> None:
     """Check `params`, a dict by layer name, which also has each `External` array.
+
+    `advice` says where right ones are.
 
     Raises:
       TypeError: layers are missing or unknown, or parameters differ in names, shapes or
@@ -58,7 +61,7 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
     if known and not isinstance(params, Mapping):
         raise TypeError(
             f'expected parameters as a dict by layers, {list(known)}, got '
-            f'{short_repr(params)}; {_advice(params)}'
+            f'{short_repr(params)}; {_advice(params, advice)}'
         )
     if missing := [name for name in known if name not in by_layer]:
         names = ', '.join(map(repr, missing))
@@ -68,7 +71,7 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
             of_strange = ": pass `variables['params']` of Linen, `fold.arrays` of NNX"
         raise TypeError(
             f'expected parameters for layer{"s" * (len(missing) > 1)} {names}, got '
-            f'those of {[*by_layer]}{of_strange}; `model.init(key)` makes them'
+            f'those of {[*by_layer]}{of_strange}; {advice}'
         )
     if unknown := [x for x in by_layer if x not in known and x not in externals]:
         raise TypeError(
@@ -78,7 +81,7 @@ def check_params(layers: Sequence[Layer], params: object) -> None:
             'and say `Function(..., name=...)` where several models share layers'
         )
     for name, layer in known.items():
-        _check_layer(layer, by_layer[name])
+        _check_layer(layer, by_layer[name], advice)
 
 
 def _check_rows(layer: Layer, array: Any) -> None:
@@ -135,7 +138,7 @@ def checked_params(
         if params is not None and not isinstance(params, Mapping):
             raise TypeError(
                 f'expected parameters as a dict by layers, got {short_repr(params)}; '
-                '`model.init(key)` makes them'
+                f'{INIT}'
             )
         params = {**(params or {}), **external}
     check_params(layers, params)
@@ -163,7 +166,7 @@ def _by_names(params: object) -> dict[tuple[str, ...], Any]:
     return {tuple(str(key_name(key)) for key in path): leaf for path, leaf in leaves}
 
 
-def _check_layer(layer: Layer, params: object) -> None:
+def _check_layer(layer: Layer, params: object, advice: str) -> None:
     """Raise TypeError unless parameters fit one layer."""
     leaves, tree = jax.tree.flatten(params)
     expected, structure = layer.leaves
@@ -174,7 +177,7 @@ def _check_layer(layer: Layer, params: object) -> None:
         shown = f'them at {_places(got)}' if got else 'none'
         raise TypeError(
             f'expected parameters of layer {layer.name!r} at {_places(want)}, got '
-            f'{shown}; {_advice(params)}'
+            f'{shown}; {_advice(params, advice)}'
         )
     for path, spec in want.items():
         leaf, hint = got[path], ''
@@ -187,15 +190,14 @@ def _check_layer(layer: Layer, params: object) -> None:
         where = f' at {jax.tree_util.keystr(path)}' if path else ''
         raise TypeError(
             f'expected parameters of layer {layer.name!r}{where} as {spec.dtype}'
-            f'{list(spec.shape)}, got {_shown(leaf)}; `model.init(key)` makes them'
-            f'{hint}'
+            f'{list(spec.shape)}, got {_shown(leaf)}; {advice}{hint}'
         )
 
 
-def _advice(params: object) -> str:
-    """Return advice on how to get the right parameters, given the wrong `params`."""
+def _advice(params: object, advice: str) -> str:
+    """Return `advice`, or better advice for wrong `params` of NNX."""
     is_nnx = any(x.__module__.startswith('flax.nnx') for x in type(params).__mro__)
-    return 'pass `fold.arrays`' if is_nnx else '`model.init(key)` makes them'
+    return 'pass `fold.arrays`' if is_nnx else advice
 
 
 def _places(paths: Iterable[Path]) -> str:

@@ -156,7 +156,8 @@ class LoadedModel(Stays, Displayed):
             # Other containers may have their leaves in another order.
             params = plain_containers(params)
         check_kept(self.program)
-        check_params(self.program.layers, params)
+        advice = 'pass `loaded.params`, or others of these shapes'
+        check_params(self.program.layers, params, advice)
         return step(jax.tree.leaves(params), schedule.indices, schedule.constants)
 
     @api_boundary

@@ -205,6 +205,17 @@ def test_other_parameters_of_the_same_shapes(loaded: Any) -> None:
         loaded.apply(given, 3)
 
 
+@pytest.mark.parametrize('wrong', [{}, None, {'word': 1, 'join': 2}])
+def test_where_the_right_parameters_are(wrong: Any, loaded: Any) -> None:
+    """In the file: a loaded model has no `init`."""
+    schedule, hint = loaded.schedule(TREES), '; pass `loaded.params`, or others of '
+    with pytest.raises(TypeError, match=f'{hint}these shapes$'):
+        loaded.apply(wrong, schedule)
+    halved = jax.tree.map(lambda x: x[:1], loaded.params)
+    with pytest.raises(TypeError, match=f'{hint}these shapes$'):
+        loaded.apply(halved, schedule)
+
+
 def test_parameters_in_other_containers(tmp_path: Path) -> None:
     """Their leaves are told by name, in whatever order they come."""
 
