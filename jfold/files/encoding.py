@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jfold.base.arrays import array_spec
-from jfold.base.errors import describe_error
+from jfold.base.errors import describe_error, short_repr
 from jfold.base.trampoline import Steps, in_turn, run
 from jfold.files.storage import EXTENDED, can_hold
 from jfold.language import portable
@@ -100,23 +100,29 @@ def named(module: str, name: str) -> Any:
     """Import and return the value `name` of a module; the inverse of `name_of`.
 
     Raises:
-      ImportError: the module is missing, fails while imported, or lacks the name.
+      ImportError: the module is missing, fails while imported, or has nothing callable
+        of this name.
     """
     try:
         root = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a module may raise
+        hint = 'mend what it raises'
+        if isinstance(error, ModuleNotFoundError):
+            hint = 'install it where this program runs, or put it on the path'
         raise ImportError(
             f'expected a module {module!r}, for `{name}`, got '
-            f'{describe_error(error)}: install '
-            'it where this program runs, or put it on the path'
+            f'{describe_error(error)}: {hint}'
         ) from error
-    try:
-        return functools.reduce(getattr, name.split('.'), root)
-    except AttributeError:
-        raise ImportError(
-            f'expected `{name}` in module {module!r}, got a module without: use the '
-            'version that has it'
-        ) from None
+    got = 'a module without'
+    with contextlib.suppress(AttributeError):
+        value = functools.reduce(getattr, name.split('.'), root)
+        if callable(value):
+            return value
+        got = f'{short_repr(value)}, which cannot be called'
+    raise ImportError(
+        f'expected `{name}` in module {module!r}, got {got}: use the version that has '
+        'it'
+    )
 
 
 def description(value: object) -> str:

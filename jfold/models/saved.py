@@ -280,7 +280,8 @@ def load(path: Path, *, check_functions: bool = True) -> LoadedModel:
       FileNotFoundError: there is no such file.
       DamagedError: the file is damaged or truncated, or of another kind.
       UnknownFormatError: the file is of another version of jfold or JAX.
-      ImportError: a module that the file names is missing, or a function in it.
+      ImportError: a module that the file names is missing or raises an error, or has no
+        function of a name in the file.
       ValueError: the file holds something else, or is for other platforms; or functions
         have changed since it was written.
 

@@ -221,17 +221,29 @@ def test_names_that_are_not_there() -> None:
     )
     with refuses(text, ImportError):
         named('json', 'none.such')
+    text = (
+        "expected `pi` in module 'math', got 3.141592653589793, which cannot be "
+        'called: use the version that has it'
+    )
+    with refuses(text, ImportError):
+        named('math', 'pi')
 
 
-def test_a_module_that_ends_the_program(
+def test_a_module_that_raises_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / 'ending.py').write_text('import sys; sys.exit(3)')
+    (tmp_path / 'dividing.py').write_text('1 / 0')
+    (tmp_path / 'importing.py').write_text('import none_such')
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        ImportError, match="module 'ending', for `f`, got SystemExit: 3"
-    ):
-        named('ending', 'f')
+    for module, message in {
+        'ending': 'SystemExit: 3: mend what it raises',
+        'dividing': 'ZeroDivisionError: division by zero: mend what it raises',
+        'importing': "ModuleNotFoundError: No module named 'none_such': install ",
+    }.items():
+        text = f'module {module!r}, for `f`, got {message}'
+        with pytest.raises(ImportError, match=re.escape(text)):
+            named(module, 'f')
 
 
 # ---- programs ------------------------------------------------------------------------
@@ -369,6 +381,7 @@ class Calls:
         raise AssertionError('called')
 
     __array__ = __jax_array__ = __float__ = __index__ = __getitem__ = type
+    __call__ = type
 
 
 CALLS = Calls()

@@ -320,7 +320,7 @@ def test_a_file_that_says_nonsense(changes: Any, path: Path, tmp_path: Path) -> 
 
 def test_a_file_without_an_expression(path: Path, tmp_path: Path) -> None:
     """What it names in place of one is not asked for its items."""
-    for records in [['name', 'sys', 'stdin']], [['tuple', 1, True, True]]:
+    for records in [['name', 'http', 'HTTPStatus']], [['tuple', 1, True, True]]:
         program = {'classes': tags(), 'records': records, 'root': [0]}
         with pytest.raises(jf.DamagedError, match='expected an expression, got '):
             jf.load(changed(path, tmp_path, program=program))
@@ -378,6 +378,10 @@ def test_functions_that_have_changed(
     with monkeypatch.context() as patch:
         patch.delattr(saved_functions, 'lower')
         with pytest.raises(ImportError, match="expected `lower` in module 'saved_func"):
+            jf.load(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(saved_functions, 'lower', 3)
+        with pytest.raises(ImportError, match='got 3, which cannot be called: use the'):
             jf.load(path)
     jf.load(path)
 
