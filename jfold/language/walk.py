@@ -184,6 +184,9 @@ class Walk:
                 else:
                     return value
         except Misfit as error:
+            cause = error.__cause__
+            if isinstance(cause, MemoryError):  # for which no example is to blame
+                raise cause from cause.__cause__
             if error.path is None:
                 around = (call[1] for _, call in reversed(waiting))
                 paths = map(path_of, itertools.chain([x], around))

@@ -121,6 +121,8 @@ def _one_by_one(
             if has_masked([item], len(type_.shape)):
                 raise _RefusedError(f', {MASKED}')
             arrays.append(_cast(_stack([item], type_), type_))
+        except MemoryError:
+            raise
         except Exception as error:
             refused = isinstance(error, _RefusedError)
             why = f'{error}' if refused else f'; {describe_error(error)}'

@@ -104,6 +104,8 @@ def trace(program: Any, examples: Sequence[Any]) -> Graph:
         if not recording.prunes or reader.reads_all():
             return graph
         return without_unread(program, graph)
+    except MemoryError:  # for which no example is to blame
+        raise
     except Exception as error:
         failed = error
     # Outside the handler, so that errors raised here do not get `failed` as context.

@@ -128,6 +128,43 @@ def test_ctrl_c_keeps_nothing_alive() -> None:
         gc.enable()
 
 
+def without_room(value: Any) -> Any:
+    raise MemoryError('without room')
+
+
+class Unreadable:
+    """An array, or a sequence, that finds no room for its numbers."""
+
+    __array__ = __getitem__ = __float__ = lambda *_, **__: without_room(None)
+
+    def __len__(self) -> int:
+        return 1
+
+
+READ: dict[str, Callable[[jf.Model, Any], Any]] = {
+    'schedule': lambda made, example: made.schedule([example]),
+    'eval': lambda made, example: made.eval(example),
+    'trace': lambda made, example: made.trace([example], skip_errors=True),
+    'batches': lambda made, example: next(made.batches([example], 1, skip_errors=True)),
+}
+
+
+@pytest.mark.parametrize('name', READ)
+def test_an_example_is_not_blamed_for_memory_that_is_full(name: str) -> None:
+    lazy = jf.compile(jf.lazy(lambda x: jf.float32(x or without_room(x))), like=[1])
+    for made, example in [
+        (jf.compile(jf.InputTransform(without_room) >> number), 1),
+        (jf.compile(jf.OneOf(without_room, {1: number})), 1),
+        (jf.compile(sums), Unreadable()),
+        (jf.compile(number), Unreadable()),
+        (lazy, 0),
+    ]:
+        with pytest.raises(MemoryError, match='without room') as caught:
+            READ[name](made, example)
+        assert names(caught.value)[-1] == 'without_room'
+        assert not any(x.startswith('jfold') for x in modules(caught.value))
+
+
 def test_ctrl_c_while_jax_traces_hides_the_frames_of_jax_from_shells() -> None:
     """JAX hides them itself, but for what is no `Exception`."""
 
