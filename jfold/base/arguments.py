@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from jfold.base.errors import short_repr
+from jfold.base.late import late
 
 MOST = sys.maxsize  # of any number; NumPy has no larger one
 MAX_SPARE_ROWS = 1 << 20
@@ -105,7 +106,8 @@ def check_examples(examples: object) -> Iterable[Any]:
     """
     if isinstance(examples, list):  # as nearly always
         return examples
-    single = isinstance(
+    is_number = getattr(examples, 'shape', None) == ()  # though arrays have `__iter__`
+    single = is_number or isinstance(
         examples, tuple | str | bytes | Mapping | set | frozenset | type
     )
     if not single and isinstance(examples, Iterable):
@@ -117,7 +119,9 @@ def check_examples(examples: object) -> Iterable[Any]:
         hint = 'pass `[example]` if it is one, `list(examples)` if it holds several'
     elif isinstance(examples, set | frozenset):
         hint = 'it has no order, pass `sorted(examples)`'
-    got = type(examples).__name__
+    elif isinstance(examples, late('data.corpus', 'Corpus')):
+        hint = 'call `corpus.schedule(indices)`, or pass what it was traced from'
+    got = getattr(examples, 'dtype', None) if is_number else type(examples).__name__
     raise TypeError(f'expected a sequence of examples, got {got}: {hint}')
 
 

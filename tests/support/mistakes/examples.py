@@ -68,7 +68,14 @@ TypeError: expected a sequence of examples, got NoneType: pass `[example]`
 >>> model_of(number).schedule(scheduled(number, 1))
 TypeError: expected a sequence of examples, got Schedule: pass `[example]`
 >>> model_of(number).schedule(model_of(number).trace([1]))
-TypeError: expected a sequence of examples, got Corpus: pass `[example]`
+TypeError: expected a sequence of examples, got Corpus: call `corpus.schedule(indices)`,
+or pass what it was traced from
+>>> model_of(number).schedules(jnp.arange(3))
+TypeError: expected a sequence of examples, got int32: pass `[example]`
+>>> model_of(number).schedules(np.arange(3))
+TypeError: expected a sequence of examples, got int64: pass `[example]`
+>>> model_of(number).trace(np.array(2.5))
+TypeError: expected a sequence of examples, got float64: pass `[example]`
 >>> model_of(number).schedule({1, 2})
 TypeError: expected a sequence of examples, got set: it has no order, pass
 `sorted(examples)`
