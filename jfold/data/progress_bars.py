@@ -10,8 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jfold.base.errors import elide
+
 BAR_DELAY = 3.0  # seconds before anything shows
 PACE = 1.0  # seconds between two states of a line
+LEAST, MOST = (
+    10,
+    240,
+)  # characters of its text, where a terminal has fewer or any number
 
 
 @contextlib.contextmanager
@@ -45,8 +51,11 @@ def start_line(what: str) -> Callable[[], object]:
         from tqdm import tqdm
 
         with tqdm(bar_format='{desc}', leave=False) as line:
+            columns = getattr(line, 'ncols', None) or MOST  # disabled, it has none
             while not done.wait(PACE):
-                line.set_description_str(f'{what}: {time.monotonic() - begin:.0f} s')
+                seconds = f': {time.monotonic() - begin:.0f} s'
+                room = max(columns - len(seconds) - 1, LEAST)
+                line.set_description_str(elide(what, room) + seconds)
 
     if _is_seen():
         threading.Thread(target=show, daemon=True).start()

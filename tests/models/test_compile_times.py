@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+import tqdm
 from binary_trees import chain, tree_block
 
 import jfold as jf
@@ -81,6 +82,30 @@ def test_a_line_while_a_step_compiles(
     lines = {x.strip() for x in stream.getvalue().split('\r')} - {''}
     told = {re.sub(r': \d+ s$', ': some s', x) for x in lines}
     assert told == ({'compiling step (program 1): some s'} if seen else set())
+
+
+@pytest.mark.parametrize('columns', [24, 40])
+def test_a_long_name_leaves_room_for_the_seconds(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, 'stderr', stream)
+    monkeypatch.setattr(stream, 'isatty', lambda: True, raising=False)
+    shape = columns, 20
+    monkeypatch.setattr(tqdm.std, '_screen_shape_wrapper', lambda: lambda _: shape)
+    monkeypatch.setattr(progress_bars, 'BAR_DELAY', 0.0)
+    monkeypatch.setattr(progress_bars, 'PACE', 0.01)
+    end = progress_bars.start_line(f'compiling {"long_" * 20}name (program 1)')
+    deadline, shown = time.monotonic() + 60, None
+    while shown is None:
+        shown = re.search(r'compil.* \.\.\. .*1\): \d+ s', stream.getvalue())
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    end()
+    assert len(shown[0]) <= columns
+    while not stream.getvalue().endswith(' \r'):  # the line is erased
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def compiled_in(text: str) -> tuple[str, str]:
