@@ -32,7 +32,7 @@ from jfold.language.walk import (
     plain,
     tensor_leaves,
 )
-from jfold.tracing.convert import to_array
+from jfold.tracing.convert import to_bounded
 from jfold.types import Product, SequenceType, TensorType, TupleType, Type, pack
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -120,7 +120,8 @@ class Arrays:
 
         Overflow is refused, as are values not in `[0, below)` unless `below` is `None`.
         """
-        # What NumPy converts without change is returned; all else is refused below.
+        # What NumPy converts without change is returned. All else is refused below, but
+        # for ints beyond 64 bits that a float is equal to.
         array = np.empty(0, object)
         if not has_masked([x.value], len(type_.shape)):
             # The object may be ragged, or its `__array__` raise.
@@ -139,9 +140,11 @@ class Arrays:
                 text = f'ints from 0 to {below - 1}, as `below={below}` says'
                 raise misfit(node, f'expected {text}, got {outside[0]}', x)
         try:  # the engine's conversion has the detailed errors
-            to_array([x.value], type_)
+            converted = to_bounded([x.value], type_, below).reshape(type_.shape)
         except BadItem as error:
             raise misfit(node, str(error), x, error.hint) from error.__cause__
+        if array.dtype == object:
+            return converted
         raise misfit(node, f'expected {type_}, got {short_repr(x.value)}', x)
 
     def constant(self, node: TypedUse, value: Array) -> Array:

@@ -6,6 +6,7 @@ Shapes: [items, *shape], where `shape` is that of the tensor type.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from jfold.tracing.strict_reading import why_no_sequence
 from jfold.types import TensorType
 
 Array = np.ndarray[Any, Any]
-
+ROUND = 'write `InputTransform(float)` before to round it'
 
 _INT, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)  # dtypes of Python's numbers
 # The dtypes that NumPy gives to lists of floats, and of ints mixed with floats.
@@ -185,9 +186,12 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
         array = np.asarray(items)
     except ValueError:
         raise _RefusedError(', which is ragged') from None
+    fits = array.shape == (len(items), *type_.shape)
+    if fits and array.dtype == object and _has_large(array):
+        array = _large_as_floats(array, type_.dtype)
     if array.dtype.kind not in 'biufcV' or array.dtype.names:
         raise _RefusedError('')
-    if array.shape != (len(items), *type_.shape):
+    if not fits:
         raise _RefusedError(f' of shape {array.shape[1:]}')
     # NumPy reads a masked number as NaN, but a masked array as if it had no mask. So
     # masked numbers, one list deeper than such arrays, are sought only if there is NaN.
@@ -196,6 +200,29 @@ def _stack(items: Sequence[Any], type_: TensorType) -> Array:
     if has_masked(items, rank):
         raise _RefusedError(f', {MASKED}')
     return array
+
+
+def _has_large(array: Array) -> bool:
+    """Return whether Python's numbers are in an array, with an int beyond 64 bits."""
+    numbers = all(isinstance(x, int | float) for x in array.flat)
+    return numbers and any(isinstance(x, int) and abs(x) > 2**63 for x in array.flat)
+
+
+def _large_as_floats(array: Array, target: np.dtype[Any]) -> Array:
+    """Return Python's ints and floats as float64, if `target` holds the ints exactly.
+
+    Raises `_RefusedError` if it does not.
+    """
+    kept = False
+    if _is_inexact(target):
+        with np.errstate(all='ignore'), contextlib.suppress(OverflowError):
+            floats = array.astype(float)
+            held = floats.astype(target).astype(complex).real.flat
+            pairs = zip(array.flat, held, strict=True)
+            kept = all(isinstance(x, float) or x == int(y) for x, y in pairs)
+    if not kept:
+        raise _cannot_hold(target, f'; {ROUND}' if _is_inexact(target) else '')
+    return floats
 
 
 def _cast(array: Array, type_: TensorType) -> Array:
@@ -215,9 +242,13 @@ def _cast(array: Array, type_: TensorType) -> Array:
         if array.dtype.kind in 'iu' and _is_inexact(target):
             fits = bool(np.all(abs(array.astype(float)) < 2**31))
             exact = "say dtype='int32' for one that must not change, or " * fits
-            hint = f'; {exact}write `InputTransform(float)` before to round it'
-        raise _RefusedError(f', which {target.name} cannot hold{hint}')
+            hint = f'; {exact}{ROUND}'
+        raise _cannot_hold(target, hint)
     return result
+
+
+def _cannot_hold(target: np.dtype[Any], hint: str) -> _RefusedError:
+    return _RefusedError(f', which {target.name} cannot hold{hint}')
 
 
 def _survived(array: Array, result: Array) -> Array:

@@ -24,7 +24,7 @@ INTS = ['int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32', 'uint64'
 FLOATS = ['float16', 'float32', 'float64']
 SIGNED = st.integers(-(2**63), 2**63 - 1)
 LARGE = st.integers(0, 2**64 - 1)
-NEAR = st.builds(lambda e, d, s: s * (2**e + d), st.integers(0, 62),
+NEAR = st.builds(lambda e, d, s: s * (2**e + d), st.integers(0, 130),
                  st.integers(-2, 2), st.sampled_from([-1, 1]))  # fmt: skip
 REAL = st.floats(width=64)
 BELOW_ONE = st.builds(math.ldexp, st.floats(-1, 1), st.integers(-20, 70))
@@ -152,6 +152,14 @@ REFUSED: list[tuple[Any, Any, str]] = [
         'bfloat16',
         f'expected bfloat16[], got 257, which bfloat16 cannot hold{ROUNDED}',
     ),
+    (
+        2**64 + 1,
+        [],
+        'expected float32[], got 18446744073709551617, which float32 cannot hold; '
+        'write `InputTransform(float)` before to round it',
+    ),
+    (2**80, 'int8', f'expected int8[], got {2**80}, which int8 cannot hold'),
+    ([None, 2**64], 2, 'expected float32[2], got [None, 18446744073709551616] (list)'),
     (2, 'bool', 'expected bool[], got 2, which bool cannot hold'),
     (1j, [], 'expected float32[], got 1j (complex), which float32 cannot hold'),
     (None, [], 'expected float32[], got None'),
@@ -179,6 +187,18 @@ def test_long_values_are_cut_short() -> None:
     with pytest.raises(BadItem) as caught:
         to_array([list(range(100))], jf.TensorType((2,)))
     assert len(str(caught.value)) < 120
+
+
+def test_ints_beyond_64_bits() -> None:
+    """Those that a float is equal to, beside any others, and in arrays of objects."""
+    rows = [[1, 2**64], [0.5, -(2**70)], np.array([2**100, True], object)]
+    want = [[1, 2.0**64], [0.5, -(2.0**70)], [2.0**100, 1]]
+    for dtype in 'float32', 'bfloat16', 'complex64':
+        block = jf.Vector(2, dtype)
+        assert to_array(rows, block.type).tolist() == want
+        assert [block.eval(x).tolist() for x in rows] == want
+        with pytest.raises(BadItem, match=f'which {dtype} cannot hold; write `Input'):
+            to_array([[1, 10**400]], block.type)
 
 
 def test_what_a_value_raises_is_kept() -> None:

@@ -201,8 +201,8 @@ Scalar('int32')
 InputError: example 0: expected int8[], got 300, which int8 cannot hold; in
 Scalar('int8')
 >>> scheduled(whole, 10**30)
-InputError: example 0: expected int32[], got 1000000000000000000000000000000; in
-Scalar('int32')
+InputError: example 0: expected int32[], got 1000000000000000000000000000000, which
+int32 cannot hold; in Scalar('int32')
 >>> scheduled(number, 1e300)
 InputError: example 0: expected float32[], got 1e+300, which float32 cannot hold; in
 Scalar('float32')
