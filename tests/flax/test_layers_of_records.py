@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import math
 import re
+import typing
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
@@ -144,6 +145,33 @@ class Odd:
 def test_descriptions_of_something_else(description: Any, message: str) -> None:
     with pytest.raises(TypeError, match=f'RecordEncoder: expected .*{message}'):
         RecordEncoder(description, 4)
+
+
+@pytest.mark.parametrize('kind', [typing.List, typing.Tuple, list, tuple[int, str]])  # noqa: UP006
+def test_lists_of_what_is_not_told(kind: Any) -> None:
+    described = dataclasses.make_dataclass('Described', [('items', kind)])
+    message = r'at `items` of Described: write `list\[X\]`'
+    with pytest.raises(TypeError, match=f'RecordEncoder: expected .* {message}'):
+        RecordEncoder(described, 4)
+
+
+def test_annotations_that_name_what_only_a_function_has() -> None:
+    @dataclasses.dataclass
+    class Inner:
+        x: int
+
+    @dataclasses.dataclass
+    class Outer:
+        number: int
+        inners: list[Inner]
+
+    message = (
+        'RecordEncoder: expected an annotation of `Outer.inners` with names at the top '
+        f"of the module {__name__!r}, got 'Inner', which is not there: define or "
+        'import it there'
+    )
+    with pytest.raises(TypeError, match=f'^{re.escape(message)}$'):
+        RecordEncoder(Outer, 4)
 
 
 # ---- values --------------------------------------------------------------------------

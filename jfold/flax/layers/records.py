@@ -9,6 +9,7 @@ import functools
 import math
 import numbers
 import operator
+import re
 import types
 import typing
 import zlib
@@ -113,13 +114,18 @@ class _Encoder:
             choices = [x for x in arguments if x is not type(None)]
             if len(choices) == 1:
                 return Optional(self.block(choices[0], path))
-        if origin is list or (origin is tuple and arguments[1:] == (...,)):
-            return self._of_items(arguments[0], path)
+        if list in (type_, origin) or tuple in (type_, origin):
+            if arguments[1:] == (...,) or (origin is list and arguments):
+                return self._of_items(arguments[0], path)
+            raise self._error(type_, path, ': write `list[X]` for items that are X')
         return self._of_plain(type_, path)
 
     def _of_dataclass(self, cls: Any, path: str) -> Block:
         # Annotations in quotes may name the class itself.
-        hints = typing.get_type_hints(cls, localns={cls.__name__: cls})
+        try:
+            hints = typing.get_type_hints(cls, localns={cls.__name__: cls})
+        except NameError as error:
+            raise _unknown_name(cls, str(error.name)) from error
         fields = {}
         for name in (field.name for field in dataclasses.fields(cls)):
             read: Block = GetItem(name)
@@ -210,16 +216,31 @@ class _Encoder:
             >> FC(self.features, None, name=_name(path))
         )
 
-    def _error(self, description: object, path: str) -> TypeError:
+    def _error(self, description: object, path: str, hint: str = '') -> TypeError:
+        of = f' of {self.root.__name__}' if path and isinstance(self.root, type) else ''
         return TypeError(
             'RecordEncoder: expected numbers, texts, known values, lists, records, or '
-            f'one of these or nothing, got {description!r}{_at(path)}'
+            f'one of these or nothing, got {description!r}{_at(path)}{of}{hint}'
         )
 
 
 def _numbered(values: Iterable[Any]) -> dict[Any, int]:
     """Return a dict from values to 0, 1, ...; 1 and `True` are one value."""
     return {value: k for k, value in enumerate(dict.fromkeys(values))}
+
+
+def _unknown_name(cls: type, name: str) -> TypeError:
+    """Return an error about an annotation of dataclass `cls` with a missing `name`."""
+    found = re.compile(rf'\b{re.escape(name)}\b')
+    field = next(
+        (x for x in dataclasses.fields(cls) if found.search(str(x.type))), None
+    )
+    where = f'{cls.__name__}.{field.name}' if field else cls.__name__
+    return TypeError(
+        f'RecordEncoder: expected an annotation of `{where}` with names at the top of '
+        f'the module {cls.__module__!r}, got {name!r}, which is not there: define or '
+        'import it there'
+    )
 
 
 def _names_itself(part: object) -> bool:
