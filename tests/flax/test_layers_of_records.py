@@ -174,6 +174,15 @@ def test_annotations_that_name_what_only_a_function_has() -> None:
         RecordEncoder(Outer, 4)
 
 
+@pytest.mark.parametrize(
+    ('name', 'pointer'),
+    [('a/b', 'a~1b'), ('a b', 'a%20b'), ('a~1', 'a~01'), ('a/b', 'a%7E1b')],
+)
+def test_pointers_with_escapes(name: str, pointer: str) -> None:
+    schema = {'$ref': f'#/$defs/{pointer}', '$defs': {name: {'type': 'integer'}}}
+    assert jf.compile(RecordEncoder(schema, 4)).program.output == jf.TensorType([4])
+
+
 # ---- values --------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
+from urllib.parse import unquote
 
 from jfold.base.arguments import check_at_least
 from jfold.base.errors import MASKED, has_masked
@@ -167,7 +168,8 @@ class _Encoder:
 
     def _definition(self, target: str, path: str) -> Any:
         part = self.root
-        for name in target.removeprefix('#').strip('/').split('/'):
+        for written in target.removeprefix('#').strip('/').split('/'):
+            name = unquote(written).replace('~1', '/').replace('~0', '~')
             if name and (not isinstance(part, Mapping) or name not in part):
                 raise self._error({'$ref': target}, path)
             part = part[name] if name else part
