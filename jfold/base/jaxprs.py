@@ -263,18 +263,6 @@ def is_straight(closed: core.ClosedJaxpr) -> bool:
 _INLINED = 'jit', 'custom_jvp_call'
 
 
-def lacks_forward_mode(closed: core.ClosedJaxpr, in_loop: bool = False) -> bool:
-    """Return whether loops of `closed` take tangents through a `custom_vjp`."""
-    return any(
-        (in_loop and equation.primitive.name == 'custom_lin')
-        or any(
-            lacks_forward_mode(x, in_loop or equation.primitive.name == 'while')
-            for x in subjaxprs(equation)
-        )
-        for equation in open_jaxpr(closed)[0].eqns
-    )
-
-
 def subjaxprs(equation: core.JaxprEqn) -> list[core.ClosedJaxpr]:
     """Return the jaxprs that an equation, such as a `scan`, has as parameters."""
     leaves = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr)

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 from jax.custom_derivatives import zero_from_primal
 
-from jfold.base import jaxprs
 from jfold.base.arrays import Arrays
 from jfold.device import xla
 from jfold.device.linear import (
@@ -156,16 +155,7 @@ class CustomDerivatives:
                 return outputs, list(self.pull(moved, saved, cotangents))
 
             primals, tangents = partition(arguments, places), partition(along, places)
-            # JAX lets this pass, and refuses it as it compiles the loop.
-            along_both = jax.jit(lambda *x: jax.jvp(both, *x)[1], inline=True)
-            operands = (primals,), (tangents,)
-            if jaxprs.lacks_forward_mode(along_both.trace(*operands).jaxpr):
-                raise TypeError(
-                    'expected functions with forward mode for the gradient of a '
-                    'gradient in loops, got one with `jax.custom_vjp`: write its rule '
-                    'by `jax.custom_jvp`'
-                )
-            outputs, gradients = along_both(*operands)
+            outputs, gradients = jax.jvp(both, (primals,), (tangents,))[1]
             return list(map(maybe_zero, outputs)), gradients
 
         def derived(known: Arrays, _: MaybeZeros) -> Derived:

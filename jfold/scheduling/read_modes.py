@@ -55,7 +55,7 @@ class ReadMode(enum.Enum):
 
     @property
     def adds(self) -> bool:
-        """Whether values are added up where they are read."""
+        """Return whether values are added up where they are read."""
         return self in (ReadMode.SUMMED, ReadMode.SUMMED_IN_PLACE)
 
 
@@ -154,7 +154,7 @@ def slots(program: Operations) -> dict[Place, Slot]:
 
 @memoized
 def twins(program: Operations) -> tuple[tuple[Place, Place], ...]:
-    """Return pairs of slots, a later and an earlier one, that may read the same rows.
+    """Return pairs of slots, the later one first, that may read the same rows.
 
     These are slots of the same producers; of constants and sums there are no pairs.
     """

@@ -79,7 +79,7 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
 
 
 def _summands(part: Schedule, place: Place, t: int, row: int) -> list[int]:
-    """Return the buffer rows, of type `t`, of the summands of a row of a slot."""
+    """Return the buffer rows of type `t` that a row of a slot adds up."""
     sections, indices = part.sections, _indices(part)
     added = np.flatnonzero(sections.targets[place].of(indices) == row).tolist()
     if mode_at(part.spec, place) is ReadMode.SUMMED_IN_PLACE:

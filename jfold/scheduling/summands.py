@@ -168,7 +168,7 @@ class Pairs(NamedTuple):
 
 
 def pairs_at(selection: Selection, place: Place) -> Pairs:
-    """Return the pairs of a summand, and the row or the sum to add it to, of a slot.
+    """Return the pairs of a summand and a target of a slot that adds up.
 
     In examples whose sums have rows those of other slots than sums are not used.
     """
@@ -223,7 +223,7 @@ def _leaf_pairs(selection: Selection, sums: tuple[int, ...]) -> Pairs:
 
 @memoized
 def _summed(selection: Selection, place: Place, group: SumGroup) -> Pairs:
-    """Pair each row of a slot with the value that it reads; if a sum, with its leaves.
+    """Pair the rows of a slot with the values, or leaves of sums, they read.
 
     A sum of nothing but additive identities has no leaves.
     """
@@ -248,7 +248,7 @@ def _ordered(pairs: Pairs) -> Pairs:
 
 
 def _without_zeros(selection: Selection, place: Place, pairs: Pairs) -> Pairs:
-    """Return the pairs of a slot but those of rows that read a zero of the program."""
+    """Return the pairs of a slot without rows that read a constant zero."""
     is_zero = _constants(selection)[1][pairs.values]
     if is_zero.any():  # a zero may be a summand, too
         is_zero &= selection.read_at(place)[pairs.rows] == pairs.values
