@@ -14,10 +14,8 @@ from jfold.base.errors import elide
 
 BAR_DELAY = 3.0  # seconds before anything shows
 PACE = 1.0  # seconds between two states of a line
-LEAST, MOST = (
-    10,
-    240,
-)  # characters of its text, where a terminal has fewer or any number
+LEAST = 10  # characters of a line's name, however narrow the terminal is
+MOST = 240  # characters of a line where there is no terminal
 
 
 @contextlib.contextmanager
