@@ -131,7 +131,9 @@ def check_source(
         raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
     # A tuple, text or dict may be one example, passed by mistake in place of several.
     # A set has no order that `Batch.indices` could tell.
-    if not isinstance(source, tuple | str | bytes | Mapping | set | frozenset | type):
+    single = tuple | str | bytes | Mapping | set | frozenset | type
+    # Arrays [] have a length by name alone.
+    if not isinstance(source, single) and getattr(source, 'shape', None) != ():
         if _is_corpus(source):
             # All processes have the same corpus, so they need no messages.
             return adopt_corpus(model.scheduler, source), len(source), None

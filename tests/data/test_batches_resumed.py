@@ -257,6 +257,7 @@ WRONG: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
      KEY.format('array([[0, 0]], dtype=uint32)')),
     ('ab', 2, {}, TypeError, SINGLE.format('str')),
     (list, 2, {}, TypeError, SINGLE.format('type')),
+    (np.zeros(()), 2, {}, TypeError, SINGLE.format('ndarray')),
 ]  # fmt: skip
 
 
