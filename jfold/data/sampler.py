@@ -131,9 +131,11 @@ def check_source(
         raise TypeError(f'expected a model as `jfold.compile` returns it, got {got}')
     # A tuple, text or dict may be one example, passed by mistake in place of several.
     # A set has no order that `Batch.indices` could tell.
-    single = tuple | str | bytes | Mapping | set | frozenset | type
     # Arrays [] have a length by name alone.
-    if not isinstance(source, single) and getattr(source, 'shape', None) != ():
+    is_number = getattr(source, 'shape', None) == ()
+    if not is_number and not isinstance(
+        source, tuple | str | bytes | Mapping | set | frozenset | type
+    ):
         if _is_corpus(source):
             # All processes have the same corpus, so they need no messages.
             return adopt_corpus(model.scheduler, source), len(source), None

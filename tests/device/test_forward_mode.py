@@ -238,5 +238,5 @@ def test_gradients_of_gradients_in_loops_take_forward_mode() -> None:
         return jax.grad(jax.grad(lambda w: model.apply({name: w}, batch)[0]))(weights)
 
     close(twice(once, 1.5), -(1.5**2) * jnp.sin(1.5), 1e-5)
-    with pytest.raises(TypeError, match='forward-mode .* custom_vjp function'):
+    with pytest.raises(TypeError, match=r'forward-mode .* custom_vjp function'):
         twice(folded, [1.5, 0.5])
