@@ -176,7 +176,7 @@ WITH_NUMBERS: dict[tuple[Any, ...], Operator] = {}  # the cache of `with_number`
 
 
 def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operator:
-    """Return `x -> fn(x, number)`, or `fn(number, x)` if `is_left`; also of several x.
+    """Return `x -> fn(x, number)`, or `fn(number, x)` if `is_left`.
 
     The function is cached, so that its uses are one layer; `type_`, the class of the
     number, tells `True`, 1 and 1.0 apart. The number takes the dtype of `x`.
@@ -187,8 +187,8 @@ def with_number(fn: Operator, number: Any, type_: type, is_left: bool) -> Operat
     if known := WITH_NUMBERS.get(key):
         return known
 
-    def bound(*x: object) -> Any:
-        return fn(number, *x) if is_left else fn(*x, number)
+    def bound(x: object) -> Any:
+        return fn(number, x) if is_left else fn(x, number)
 
     bound.__name__ = fn.__name__
     return WITH_NUMBERS.setdefault(key, bound)

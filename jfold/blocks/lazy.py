@@ -45,7 +45,13 @@ METHODS = frozenset(
     'mean min prod ravel repeat reshape round sort squeeze std sum swapaxes trace '
     'transpose var'.split()
 )
-PLAIN = bool, int, float, complex  # numbers that take the dtype of what is beside them
+# Numbers that take the dtype of what is beside them, if that is of such a kind.
+PLAIN: dict[type, Any] = {
+    bool: np.generic,
+    int: np.number,
+    float: np.inexact,
+    complex: np.complexfloating,
+}
 INDICES = int, np.integer, np.bool_
 UNFINISHED = object()  # the result, in a memo, of a function that still runs
 PROPERTIES = frozenset({'T', 'mT', 'real', 'imag'})
@@ -416,21 +422,22 @@ def float32(value: Any) -> Any:
 
 def select(condition: Any, one: Any, other: Any) -> Any:
     """Return the `Value` of `jnp.where(condition, one, other)`, element by element."""
-    call = _recorder('select').call
-    if type(other) in PLAIN and type(one) not in PLAIN:
-        bound = with_number(jnp.where, other, other.__class__, False)
-        return call(function_of(bound), (condition, one))
-    if type(one) in PLAIN and type(other) not in PLAIN:
-        bound = with_number(_where, one, one.__class__, True)
-        return call(function_of(bound), (condition, other))
-    return call(function_of(jnp.where), (condition, one, other))
+    recorder = _recorder('select')
+    operands = condition, _alike(recorder, one, other), _alike(recorder, other, one)
+    return recorder.call(function_of(jnp.where), operands)
 
 
-def _where(one: Any, condition: Any, other: Any) -> Any:
-    return jnp.where(condition, one, other)
+def _alike(recorder: Any, number: Any, beside: Any) -> Any:
+    """Return a number of Python as a value of the dtype of what is `beside` it.
 
-
-_where.__name__ = 'where'
+    JAX gives it that dtype unless it is of a wider kind, as a float beside ints: then,
+    and if it is no number, it is returned unchanged.
+    """
+    dtype = getattr(beside, 'dtype', None)
+    if type(number) not in PLAIN or dtype is None:
+        return number
+    is_alike = jnp.issubdtype(dtype, PLAIN[type(number)])
+    return recorder.constant(number, dtype) if is_alike else number
 
 
 def observe(name: str, value: Any, label: Any = LEFT_OUT) -> None:

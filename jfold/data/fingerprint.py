@@ -230,7 +230,7 @@ def _differences(saved: list[Line], current: list[Line]) -> Iterator[str]:
         for one, other in zip(saved, current, strict=True):
             (text, before, _, *calls), (_, now, place, *others) = one, other
             if calls and others and calls != others:
-                cause = '`like=` differs, or the program has grown since'
+                cause = 'it or `like=` differs, or the program has grown since'
                 yield f'{CALLS} of `{text.partition(" = ")[2]}`{_in(place)}: {cause}'
             elif before != now:
                 yield f'a different `{text}`{_in(place)}'

@@ -125,7 +125,7 @@ def learned_reader(
     for function, data in history:
         expect('function', function, isinstance(function, Lazy), 'a lazy function')
         # As the data may have raised before.
-        with contextlib.suppress(Exception), registry.keeping_metrics():
+        with contextlib.suppress(Exception):
             Recording(registry).run(function, data)
     closed = registry.snapshot()
     if closed.signature() != signature:
@@ -216,8 +216,7 @@ class Recorded:
         for lazy, data in reach(self.root, example):
             version = self.registry.version
             try:
-                noting = noting_flax_modules(callable_name(lazy.fn))
-                with noting, self.registry.keeping_metrics():
+                with noting_flax_modules(callable_name(lazy.fn)):
                     recording = Recording(self.registry)
                     node = recording.run(lazy, data)
                 observed = [values for _, values, *_ in recording.observed]
@@ -293,7 +292,7 @@ def _inlined(registry: Registry) -> set[int]:
     example read one of its results twice.
     """
     readers = [makers for entry in registry.entries for makers in entry.inputs]
-    readers += [*registry.results.values(), *registry.metrics.values()]
+    readers += [*registry.results.values(), *registry.observed_metrics.values()]
     counts = Counter(itertools.chain.from_iterable(readers))
 
     def is_inlined(number: int) -> bool:
@@ -372,7 +371,8 @@ class _Readers:
     def make_all(self) -> None:
         """Make the blocks of all entries that results or metrics depend on."""
         registry = self.registry
-        for makers in (*registry.results.values(), *registry.metrics.values()):
+        metrics = registry.observed_metrics
+        for makers in (*registry.results.values(), *metrics.values()):
             self.choice(makers)
         for entry in registry.entries:
             if entry.observes:  # even if no other call reads its results
@@ -381,7 +381,7 @@ class _Readers:
     def results(self, lazy: Lazy) -> b.Block:
         """Return the block that evaluates the result of the `Reader` of `lazy`."""
         value, cases = self.choice(self.registry.results[lazy]), dict[Any, b.Block]()
-        for (name, labelled), makers in self.registry.metrics.items():
+        for (name, labelled), makers in self.registry.observed_metrics.items():
             one = self.choice(makers)
             with_label = b.Record({1: one, 2: b.Identity()})
             collected = with_label if labelled else b.GetItem(1) >> one

@@ -118,7 +118,7 @@ class Recording:
             RECORDER.reset(token)
         if self.failed is not None:
             raise self.failed
-        self.registry.result(lazy, node[0])
+        self.registry.end(lazy, node, self.observed)
         return node
 
     # ---- what lazy functions call
@@ -361,10 +361,7 @@ class Recording:
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
         """Record a value for metric `name`; `label` is `(label,)`, or `()` if none."""
         node = self.node(value)
-        try:
-            self.registry.metric(name, bool(label), node[0])
-        except NewCall as error:  # unless the example has an error of its own
-            self.failed = self.failed or error
+        self.registry.metric(name, bool(label), node[0])
         self.observed.append(((name, bool(label)), node, *label))
 
     # ---- values and nodes

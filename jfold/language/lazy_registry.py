@@ -13,11 +13,10 @@ of a call is recorded, its node is `(number of the entry, row number)`.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,6 +119,8 @@ class Registry:
       named: by name, the block of `jf.named`, and the code object of `make`.
       of_values: blocks for which numbers and `[]` are constants, not objects of data.
       shared: entry numbers of results that several calls read, in some example.
+      observed: names of metrics, and whether labelled, of runs without an error. Others
+        are no results of the model.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -133,6 +134,7 @@ class Registry:
     named: dict[str, tuple[b.Block, Any]] = field(default_factory=dict)
     of_values: set[b.Block] = field(default_factory=set)
     shared: set[int] = field(default_factory=set)
+    observed: set[tuple[str, bool]] = field(default_factory=set)
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], type_: Type, name: str = '') -> Entry:
@@ -319,7 +321,7 @@ class Registry:
             metrics = {key: {**x} for key, x in self.metrics.items()}
             calls = {**self.calls}, {**self.tuples}
             more = *calls, known, results, metrics, {**self.named}
-            sets = {*self.of_values}, {*self.shared}
+            sets = {*self.of_values}, {*self.shared}, {*self.observed}
             return Registry(entries, self.version, self.closed, *more, *sets)
 
     def snapshot(self) -> Registry:
@@ -330,19 +332,6 @@ class Registry:
         result = replace(copy.deepcopy(self), closed=True)
         _merge_alike(result.entries)
         return result
-
-    @contextlib.contextmanager
-    def keeping_metrics(self) -> Iterator[None]:
-        """Forget the metrics that the body notes, if it raises: they are no results."""
-        before = {key: {**x} for key, x in self.metrics.items()}
-        try:
-            yield
-        except BaseException:
-            with self.lock:
-                noted = [sum(map(len, x.values())) for x in (self.metrics, before)]
-                self.version -= noted[0] - noted[1]
-                self.metrics = before
-            raise
 
     def note_shared(self, nodes: Iterable[Node]) -> None:
         """Add to `shared` the entries of nodes that are arguments of several nodes."""
@@ -359,10 +348,6 @@ class Registry:
                 read.add(id(part))
                 waiting.append(part)
 
-    def result(self, lazy: Lazy, number: int) -> None:
-        """Note maker `number` of results of `lazy`; raise TypeError if types differ."""
-        self._agree(self.results.setdefault(lazy, {}), number, 'results', repr(lazy))
-
     def metric(self, name: str, labelled: bool, number: int) -> None:
         """Note maker `number` of values of metric `name`, with labels if `labelled`.
 
@@ -378,6 +363,24 @@ class Registry:
             self._check_open(f'metric {name!r} of {self.entries[number].name}')
         known = self.metrics.setdefault((name, labelled), {})
         self._agree(known, number, 'values', f'metric {name!r}')
+
+    def end(self, lazy: Lazy, result: Node, observed: Iterable[Node]) -> None:
+        """Note what a run of `lazy` without an error returned and observed.
+
+        Raise TypeError if its result is of another type than those before.
+        """
+        self._agree(self.results.setdefault(lazy, {}), result[0], 'results', repr(lazy))
+        for values in observed:
+            if (key := values[0]) not in self.observed:
+                made = self.entries[values[1][0]]
+                self._check_open(f'metric {key[0]!r} of {made.name}')
+                self.observed.add(key)
+                self.version += 1
+
+    @property
+    def observed_metrics(self) -> dict[tuple[str, bool], dict[int, None]]:
+        """Return the metrics that are results of the model."""
+        return {key: x for key, x in self.metrics.items() if key in self.observed}
 
     def _agree(
         self, makers: dict[int, None], number: int, what: str, where: str

@@ -42,7 +42,7 @@ from jfold.scheduling.schedule import Schedule, on_device
 from jfold.scheduling.selections import Selection
 from jfold.scheduling.shard_assignment import default_assignment
 from jfold.scheduling.shards import Sharding, make_shards
-from jfold.scheduling.spec import SAVE_PRODUCTS, Capacity, check_options
+from jfold.scheduling.spec import SAVE_PRODUCTS, Capacity, Spec, check_options
 
 
 @dataclass(eq=False)
@@ -84,13 +84,16 @@ class Model(Stays, Displayed):
         # One jitted function per shape: JAX frees an executable with its function.
         self._applied = Recent[Callable[..., Any]]()
         self._programs: list[Program] = []  # the newest first
-        self._begin()
+        self._begin(self.block, self.program, {})
 
-    def _begin(self) -> None:
+    def _begin(self, block: Block, program: Program, specs: dict[Spec, bool]) -> None:
+        """Begin with a program; `specs` are those of the programs before."""
         options = self.max_programs, self.residuals, self.strategy, self.reproducible
-        self.budget = Budget(self.program, *options)
-        self.scheduler = Scheduler(self.program, self.budget)
-        self._programs.insert(0, self.program)
+        budget = Budget(program, *options, specs={**specs})
+        scheduler = Scheduler(program, budget)
+        self.block, self.program = block, program
+        self.budget, self.scheduler = budget, scheduler
+        self._programs.insert(0, program)
 
     def _selected(self, batches: list[Any]) -> tuple[Scheduler, list[Selection]]:
         """Return the newest program's scheduler, and a selection for each batch."""
@@ -113,9 +116,7 @@ class Model(Stays, Displayed):
             )
         block = recorded.expression()
         program = lower(block, unrolls=not self.reproducible)
-        self.block, self.program = block, program
-        self._begin()
-        self.budget.specs |= before.specs
+        self._begin(block, program, before.specs)
         self.budget.has_warned = before.has_warned
 
     @property

@@ -46,7 +46,7 @@ from jfold.scheduling.spec import RESIDUALS, STRATEGIES, Capacity, Spec
 
 Array = np.ndarray[Any, Any]
 Path = str | os.PathLike[str]
-FORMAT = 7
+FORMAT = 8
 POOL, PARAMS, PROGRAM = 'program/', 'params/', 'apply/'  # prefixes of arrays
 
 

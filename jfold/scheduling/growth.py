@@ -73,9 +73,13 @@ def grow(
         numbers = zip(had, wanted, more.get(name, unknown), strict=True)
         return tuple(_room(*n, sizes, stage) for n in numbers)
 
-    # Once one slot (a place where operations read) has to be indexed, others are likely
-    # to follow: all are indexed at once, which costs one more program at most.
-    more_indexed = old is not None and any(map(operator.gt, need.indexed, old.indexed))
+    def of_slots(name: str) -> tuple[int, ...]:
+        # Once one slot (a place where operations read) needs more, others are likely to
+        # follow: all get it at once, which costs one more program at most.
+        wanted: tuple[int, ...] = getattr(need, name)
+        is_more = old is not None and any(map(operator.gt, wanted, getattr(old, name)))
+        return (1,) * len(wanted) if is_more else wanted
+
     # A spare level costs no more than a row of the table of tiles.
     levels = max(need.levels + need.levels // stage, 32)
     # Where values have several uses in a stream that grows, they soon have the most.
@@ -88,7 +92,9 @@ def grow(
         levels=power_of_two(levels),
         fans=tuple(power_of_two(max(x, fan)) if x > 1 else x for x in need.fans),
         stages=2 * need.stages,
-        indexed=(1,) * len(need.indexed) if more_indexed else need.indexed,
+        indexed=of_slots('indexed'),
+        sum_rows=of_slots('sum_rows'),
+        apart=of_slots('apart'),
         profiles=tuple(_widened(*pair, stage) for pair in profiles),
         **added,
     )

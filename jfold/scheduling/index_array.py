@@ -111,10 +111,11 @@ class Sections:
         operations; a row for each step, if the number of steps is fixed.
       reads: by place, rows of the value buffer. Of an input or a result's tensor, the
         one that each row reads [rows]; of a segment sum, or a slot that reads sums
-        without rows, those to add up [summands]; of a slot that is read in place, or an
-        input of a segment sum's operation, none [0]. Where summands are in place, 1 for
-        each row of a slot that nothing is added to [rows], and none of a sum [0]. Of an
-        output that leaves loops, those that are read outside of loops, each once.
+        without rows, those to add up [summands]; of a slot that reads in place or as
+        another does, or an input of a segment sum's operation, none [0]. Where summands
+        are in place, 1 for each row of a slot that nothing is added to [rows], and none
+        of a sum [0]. Of an output that leaves loops, those that are read outside of
+        loops, each once.
       targets: by place, the row of the sum or slot that each of the summands in `reads`
         is added to [summands], or each value of a producer that is read in place; a row
         that no buffer has, if to none. [0] for places without summands.

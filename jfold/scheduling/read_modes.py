@@ -18,7 +18,7 @@ place in all batches so far may be indexed from some batch on.
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -41,6 +41,7 @@ from jfold.program.operations import Operations, ProducerSet
 from jfold.scheduling.spec import Capacity, Spec
 
 TWINS = 3  # earlier slots that a slot is compared with
+SUMS = 4  # slots that may add up values of one producer in place
 
 
 class ReadMode(enum.Enum):
@@ -149,7 +150,12 @@ def slots(program: Operations) -> dict[Place, Slot]:
     for operations in sum_components(program):
         (t,) = program.operations[operations[0]].outputs
         result[operations[0], SUMMANDS] = slot(t, 0, operations)
-    return result
+    # A slot needs a target for each value of its part, though other slots add them up.
+    adding = Counter(x.part for place, x in result.items() if x.group and place[1] >= 0)
+    return {
+        place: replace(x, part=None) if x.group and adding[x.part] > SUMS else x
+        for place, x in result.items()
+    }
 
 
 @memoized
@@ -193,6 +199,10 @@ def with_slots(program: Operations, capacity: Capacity) -> Capacity:
         indexed, summands = (1,) * len(places), (0,) * len(places)
         sum_rows = tuple(int(slot.group is not None) for slot in places.values())
         apart = (1,) * len(twins(program))
+    # Of a group all sums have rows, or none.
+    having = {x.group for x, n in zip(places.values(), sum_rows, strict=True) if n}
+    having |= {group for group in sum_groups(program) if group.needs_rows}
+    sum_rows = tuple(int(x.group in having and bool(x.group)) for x in places.values())
     by_index = [
         slot.part is None or (has_rows and place[1] != SUMMANDS)
         for (place, slot), has_rows in zip(places.items(), sum_rows, strict=True)

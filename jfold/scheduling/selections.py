@@ -240,7 +240,7 @@ class Demands:
         number of rows, summands per slot.
       highest: [examples, numbers] int32, of which a batch needs the maximum: levels,
         fans per type, stages; per slot whether it is indexed, then whether the sums
-        that it reads have rows.
+        that it reads have rows; whether pairs of `twins` differ.
     """
 
     added: Array

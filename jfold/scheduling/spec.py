@@ -66,8 +66,8 @@ class Capacity:
         the items of sequences.
       indexed: [slots] 1 if a slot has an index for each value that it reads, 0 if it is
         read in place; empty if all operations are in loops.
-      summands: [slots] the most values that each slot adds up by an index, where
-        segment sums have no rows.
+      summands: [slots] the most values that each slot adds up, where segment sums have
+        no rows.
       sum_rows: [slots] 1 if the segment sums that a slot reads have rows, since some
         are read more than once, else 0.
       apart: 0 for each pair of slots, its twins, that read the same value in each row,

@@ -445,7 +445,7 @@ def test_lazy_functions_differ_by_calls_or_by_data() -> None:
 
     grown, *_ = differences(of_lazy(3, 1), of_lazy(3, 1, 2))
     assert grown == (
-        f'other or more calls of `<lambda>` {FUNCTION}: `like=` differs, or the '
+        f'other or more calls of `<lambda>` {FUNCTION}: it or `like=` differs, or the '
         'program has grown since'
     )
     (other,) = differences(of_lazy(3, 1), of_lazy(4, 1))

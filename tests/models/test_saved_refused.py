@@ -270,8 +270,8 @@ def test_other_versions(path: Path, tmp_path: Path) -> None:
         with refuses(f'{begin}, with {what}: {end}', jf.UnknownFormatError):
             jf.load(other)
 
-    check_refused('format 1, not 7', format=1)
-    check_refused('format 6, not 7', format=6, program={})
+    check_refused('format 1, not 8', format=1)
+    check_refused('format 7, not 8', format=7, program={})
     program = saved(path)['program']
     classes = [*program['classes'], 'Later']
     check_refused(

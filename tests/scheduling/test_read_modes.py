@@ -199,6 +199,23 @@ def test_what_is_added_up_twice_needs_an_index() -> None:
         agree(model, params, [*apart, *twice], forward=True)
 
 
+def test_few_values_of_many_are_added_up_by_an_index() -> None:
+    """In place there is a target for each value, though it is added to no row."""
+    few = jf.compose(lambda x: jf.Sum()(jf.Slice(stop=2)(items(x))))
+    model, params = compiled(few >> other)
+    schedule = model.schedule(lists(60, 3))
+    assert 'other 0: summed' in told(model, schedule.spec)
+    agree(model, params, lists(60, 3, 0, 1), forward=True)
+    fields = 6  # of which each adds up its own share of one producer's values
+    shares = [jf.GetItem(k) >> items >> jf.Sum() for k in range(fields)]
+    model, params = compiled(jf.AllOf(*shares))
+    examples = [tuple(lists(*[3] * fields)), tuple(lists(*range(fields)))]
+    schedule = model.schedule(examples)
+    modes = told(model, schedule.spec)
+    assert modes[1:] == [f'result {k}: summed' for k in range(fields)]
+    agree(model, params, examples, forward=True)
+
+
 def test_softmax_and_a_sum_of_what_it_weighs() -> None:
     """Sums that are read often have rows; the last, which is read once, has none."""
     affine = jf.Function(lambda w, x: w * x, lambda key, x: jnp.ones([]), name='affine')
@@ -309,6 +326,40 @@ def test_slots_that_read_alike_at_first_may_be_apart_later() -> None:
     assert model.schedule(alike, size=4).spec is second.spec
 
 
+def test_where_some_slots_need_more_all_get_it() -> None:
+    """Batches that each need it elsewhere have one program more, not one for each."""
+    once = jf.Share(jf.GetItem('x') >> jf.Vector(2) >> layer, key=lambda x: x['k'])
+    names, functions = 'abcd', (jnp.sin, jnp.cos, jnp.tan, jnp.tanh)
+    sums = [
+        jf.GetItem(name) >> jf.Map(once) >> jf.Map(jf.Function(function)) >> jf.Sum()
+        for name, function in zip(names, functions, strict=True)
+    ]
+    model, params = compiled(jf.AllOf(*sums))
+    x, y = ({'k': i, 'x': np.ones(2, 'float32') * i} for i in range(2))
+    alike = {name: [x, y, x] for name in names}
+    model.schedule([alike])
+    for name in names:
+        example = alike | {name: [y, x, x]}
+        model.schedule([example])
+        agree(model, params, [example], forward=True)
+    assert model.programs == 2
+    fields = [
+        jf.GetItem(k)
+        >> jf.Map(jf.Vector(k + 2) >> jf.Function(nn.Dense(k + 1)))
+        >> jf.compose(lambda x: times(x, jf.Broadcast()(jf.Sum()(x))))
+        >> jf.Sum()
+        for k in range(4)
+    ]
+    model, params = compiled(jf.AllOf(*fields))
+    single = [[np.ones(k + 2, 'float32')] for k in range(4)]
+    model.schedule([tuple(single)])
+    for k in range(4):
+        example = tuple(2 * x if i == k else x for i, x in enumerate(single))
+        agree(model, params, [example], forward=True)
+        model.schedule([example])
+    assert model.programs <= 4  # two of these since sums of two items come
+
+
 # ---- what changes that ---------------------------------------------------------------
 
 
@@ -408,6 +459,7 @@ def test_sums_that_have_rows_leave_room_for_any_number() -> None:
 BY_HAND: list[tuple[int | None, dict[str, Any]]] = [
     (None, {'indexed': ()}),
     (None, {'indexed': (0, 0, 0)}),
+    (None, {'indexed': (0, 0, 0, 0)}),
     (0, {}),
     (4, {}),
 ]
@@ -426,6 +478,16 @@ def test_capacities_made_by_hand(without: int | None, change: dict[str, Any]) ->
     assert empty.shape == (4, 3)
     agree(model, params, examples)
     agree(model, params, lists(20, 20, 20, 20))
+
+
+@pytest.mark.parametrize('sum_rows', [(0, 1, 0, 0), (1, 0, 0, 1), (1, 0, 1, 0)])
+def test_rows_of_sums_that_not_all_slots_know(sum_rows: tuple[int, ...]) -> None:
+    """In a capacity made by hand: all sums of a group have rows then, or none."""
+    model, params = compiled(total >> other)
+    examples = lists(3, 0, 1, 9)
+    room = model.trace(examples, progress=False).capacities(4)
+    model.reserve(replace(room, sum_rows=sum_rows))
+    agree(model, params, examples)
 
 
 def test_capacities_of_the_same_program_with_or_without_loops() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import inspect
 import math
 import numbers
 import operator
@@ -238,9 +239,13 @@ def _unknown_name(cls: type, name: str) -> TypeError:
         (x for x in dataclasses.fields(cls) if found.search(str(x.type))), None
     )
     where = f'{cls.__name__}.{field.name}' if field else cls.__name__
+    bases = (
+        x for x in cls.__mro__ if field and field.name in inspect.get_annotations(x)
+    )
+    module = next(bases, cls).__module__
     return TypeError(
         f'RecordEncoder: expected an annotation of `{where}` with names at the top of '
-        f'the module {cls.__module__!r}, got {name!r}, which is not there: define or '
+        f'the module {module!r}, got {name!r}, which is not there: define or '
         'import it there'
     )
 
