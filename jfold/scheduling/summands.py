@@ -91,7 +91,7 @@ def _in_place(selection: Selection, place: Place) -> tuple[Array, Array]:
     """Return, of a slot that adds up, which examples need indices, and all targets.
 
     Without indices a slot adds up values of one producer, its part, each at most once,
-    and at least half of them or nearly so. Rows that nothing is added to read a zero.
+    and of many at least half. Rows that nothing is added to read a zero.
 
     Returns:
       [examples] bool, and [rows of the part] int32 the row that each value is added to,
@@ -122,7 +122,8 @@ def _in_place(selection: Selection, place: Place) -> tuple[Array, Array]:
     if not is_there.all():
         indexed[owner[~is_there]] = True
         pairs, owner, rows = _of(pairs, is_there), owner[is_there], rows[is_there]
-    indexed |= counts > 2 * np.bincount(owner, minlength=len(selection)) + SKIPPED
+    if place[1] != SUMMANDS:  # sums leave out what is the only item of a list
+        indexed |= counts > 2 * np.bincount(owner, minlength=len(selection)) + SKIPPED
     rows += selection.before[part][owner]
     # Ascending, as values are: so equal ones stand side by side.
     if (again := rows[1:] == rows[:-1]).any():
