@@ -48,8 +48,10 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
             indexed[s] = _is_indexed(selection, place, slot)
         else:
             sum_rows[s] = _have_rows(selection, slot.group)
-            indexed[s], _ = _in_place(selection, place)
-            if place[1] != SUMMANDS:
+            if place[1] == SUMMANDS:
+                indexed[s], _ = _in_place(selection, place)
+            elif not sum_rows[s].all():  # else it adds up in no example
+                indexed[s] = _in_place(selection, place)[0] & ~sum_rows[s]
                 owner = _owners(selection, place, pairs_at(selection, place))
                 summands[s] = np.bincount(owner, minlength=len(selection))
     apart = [_are_apart(selection, *pair) for pair in twins(selection.program)]
@@ -98,36 +100,41 @@ def _in_place(selection: Selection, place: Place) -> tuple[Array, Array]:
       numbered within its example; where it is to none, a row that does not exist.
     """
     program, slot = selection.program, slots(selection.program)[place]
+    nowhere, pairs = np.zeros(0, np.int32), pairs_at(selection, place)
     if slot.part is None:
-        return np.ones(len(selection), bool), np.zeros(0, np.int32)
-    indexed, pairs = np.zeros(len(selection), bool), pairs_at(selection, place)
+        return np.ones(len(selection), bool), nowhere
     _, part, output = value_parts(program)[slot.part]
     begin, counts = selection.numbers.begin(part, output), selection.counts[part]
-    if place[1] == SUMMANDS:
-        first = selection.numbers.first[type_at(program, place)]
-        # The target of what is not added up is itself, which is no sum.
-        targets = ranges(begin - first, counts).astype(np.int32)
-    else:
-        table = len(program.types) + place[0]
-        first = selection.before[table]
-        targets = np.full(counts.sum(), NOWHERE, np.int32)
+    is_sum, table = place[1] == SUMMANDS, len(program.types) + place[0]
+    indexed = np.zeros(len(selection), bool)
+    if not is_sum:
         is_empty = np.ones(selection.totals[table], bool)
         is_empty[pairs.rows] = False
         if is_empty.any():
             indexed[selection.owners(table)[is_empty]] = True
         pairs = _without_zeros(selection, place, pairs)
     owner = _owners(selection, place, pairs)
+    added = np.bincount(owner, minlength=len(selection))
+    if not is_sum:  # a sum leaves out what is the only item of a list
+        indexed |= counts > 2 * added + SKIPPED
+    indexed |= added > counts  # some are added up twice
+    if indexed.all():
+        return indexed, nowhere
     rows = pairs.values - begin[owner]
     is_there = (rows >= 0) & (rows < counts[owner])
     if not is_there.all():
         indexed[owner[~is_there]] = True
         pairs, owner, rows = _of(pairs, is_there), owner[is_there], rows[is_there]
-    if place[1] != SUMMANDS:  # sums leave out what is the only item of a list
-        indexed |= counts > 2 * np.bincount(owner, minlength=len(selection)) + SKIPPED
     rows += selection.before[part][owner]
     # Ascending, as values are: so equal ones stand side by side.
     if (again := rows[1:] == rows[:-1]).any():
         indexed[selection.owners(part)[rows[1:][again]]] = True
+    if is_sum:  # the target of what is not added up is itself, which is no sum
+        first = selection.numbers.first[type_at(program, place)]
+        targets = ranges(begin - first, counts).astype(np.int32)
+    else:
+        first = selection.before[table]
+        targets = np.full(counts.sum(), NOWHERE, np.int32)
     targets[rows] = pairs.rows - first[owner]
     return indexed, targets
 
