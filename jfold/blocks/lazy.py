@@ -428,7 +428,7 @@ def select(condition: Any, one: Any, other: Any) -> Any:
 
 
 def _alike(recorder: Any, number: Any, beside: Any) -> Any:
-    """Return a number of Python as a value of the dtype of what is `beside` it.
+    """Return a number of Python in the dtype of what is `beside` it.
 
     JAX gives it that dtype unless it is of a wider kind, as a float beside ints: then,
     and if it is no number, it is returned unchanged.

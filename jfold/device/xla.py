@@ -177,7 +177,7 @@ SHARED = 1 << 19  # bytes of a buffer of which XLA gathers rows by several threa
 
 
 def take_alone(buffer: Array, rows: Array) -> Array:
-    """Return rows [count, ...] of a buffer [size, ...], on a CPU by one thread if few.
+    """Return rows [count, ...] of a buffer [size, ...], few of them by one thread.
 
     However few they are, XLA has several threads share a gather from a large buffer,
     and waits for them, which it does not for slices. A level of a chain of 5,000 cells,

@@ -227,6 +227,7 @@ def read_modes(spec: Spec) -> dict[Place, ReadMode]:
     for (place, slot), (indexed, has_rows) in zip(places.items(), numbers, strict=True):
         mode = ReadMode.INDEXED if indexed else ReadMode.IN_PLACE
         is_sum = place[1] == SUMMANDS
+        # Sums that have rows are added up there, others by the slots that read them.
         if is_sum and not has_rows:
             mode = ReadMode.UNREAD
         elif slot.group and is_sum == bool(has_rows):
