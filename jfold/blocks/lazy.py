@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple, NoReturn, TypeVar, overload
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -436,8 +437,11 @@ def _alike(recorder: Any, number: Any, beside: Any) -> Any:
     dtype = getattr(beside, 'dtype', None)
     if type(number) not in PLAIN or dtype is None:
         return number
-    is_alike = jnp.issubdtype(dtype, PLAIN[type(number)])
-    return recorder.constant(number, dtype) if is_alike else number
+    if not jnp.issubdtype(dtype, PLAIN[type(number)]):
+        return number
+    with np.errstate(over='ignore'):  # JAX makes it an infinity, too
+        array = np.asarray(number).astype(jax.dtypes.canonicalize_dtype(dtype))
+    return recorder.constant(array, None)
 
 
 def observe(name: str, value: Any, label: Any = LEFT_OUT) -> None:

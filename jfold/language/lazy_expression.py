@@ -292,7 +292,7 @@ def _inlined(registry: Registry) -> set[int]:
     example read one of its results twice.
     """
     readers = [makers for entry in registry.entries for makers in entry.inputs]
-    readers += [*registry.results.values(), *registry.observed_metrics.values()]
+    readers += [*registry.results.values(), *registry.metrics.values()]
     counts = Counter(itertools.chain.from_iterable(readers))
 
     def is_inlined(number: int) -> bool:
@@ -371,7 +371,7 @@ class _Readers:
     def make_all(self) -> None:
         """Make the blocks of all entries that results or metrics depend on."""
         registry = self.registry
-        metrics = registry.observed_metrics
+        metrics = registry.metrics
         for makers in (*registry.results.values(), *metrics.values()):
             self.choice(makers)
         for entry in registry.entries:
@@ -381,7 +381,7 @@ class _Readers:
     def results(self, lazy: Lazy) -> b.Block:
         """Return the block that evaluates the result of the `Reader` of `lazy`."""
         value, cases = self.choice(self.registry.results[lazy]), dict[Any, b.Block]()
-        for (name, labelled), makers in self.registry.observed_metrics.items():
+        for (name, labelled), makers in self.registry.metrics.items():
             one = self.choice(makers)
             with_label = b.Record({1: one, 2: b.Identity()})
             collected = with_label if labelled else b.GetItem(1) >> one

@@ -361,7 +361,7 @@ class Recording:
     def observe(self, name: str, value: object, label: tuple[Any, ...]) -> None:
         """Record a value for metric `name`; `label` is `(label,)`, or `()` if none."""
         node = self.node(value)
-        self.registry.metric(name, bool(label), node[0])
+        self.registry.check_metric(name, node[0])
         self.observed.append(((name, bool(label)), node, *label))
 
     # ---- values and nodes

@@ -119,8 +119,6 @@ class Registry:
       named: by name, the block of `jf.named`, and the code object of `make`.
       of_values: blocks for which numbers and `[]` are constants, not objects of data.
       shared: entry numbers of results that several calls read, in some example.
-      observed: names of metrics, and whether labelled, of runs without an error. Others
-        are no results of the model.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -134,7 +132,6 @@ class Registry:
     named: dict[str, tuple[b.Block, Any]] = field(default_factory=dict)
     of_values: set[b.Block] = field(default_factory=set)
     shared: set[int] = field(default_factory=set)
-    observed: set[tuple[str, bool]] = field(default_factory=set)
     lock: Any = field(default_factory=threading.RLock, repr=False)
 
     def entry(self, key: tuple[Any, ...], type_: Type, name: str = '') -> Entry:
@@ -321,7 +318,7 @@ class Registry:
             metrics = {key: {**x} for key, x in self.metrics.items()}
             calls = {**self.calls}, {**self.tuples}
             more = *calls, known, results, metrics, {**self.named}
-            sets = {*self.of_values}, {*self.shared}, {*self.observed}
+            sets = {*self.of_values}, {*self.shared}
             return Registry(entries, self.version, self.closed, *more, *sets)
 
     def snapshot(self) -> Registry:
@@ -348,55 +345,56 @@ class Registry:
                 read.add(id(part))
                 waiting.append(part)
 
-    def metric(self, name: str, labelled: bool, number: int) -> None:
-        """Note maker `number` of values of metric `name`, with labels if `labelled`.
-
-        Raise TypeError if it makes a list, or values before were of another type.
-        """
+    def check_metric(self, name: str, number: int) -> None:
+        """Raise TypeError if entry `number`, which a metric observes, is a list."""
         type_ = self.entries[number].type
         if any(isinstance(x, SequenceType) for x in leaf_types(type_)):
             raise TypeError(
                 f'metric {name!r}: expected a tensor, or a tuple or a dict of tensors, '
                 f'got {type_}; observe each item of a list'
             )
-        if (name, labelled) not in self.metrics:
-            self._check_open(f'metric {name!r} of {self.entries[number].name}')
-        known = self.metrics.setdefault((name, labelled), {})
-        self._agree(known, number, 'values', f'metric {name!r}')
 
     def end(self, lazy: Lazy, result: Node, observed: Iterable[Node]) -> None:
         """Note what a run of `lazy` without an error returned and observed.
 
-        Raise TypeError if its result is of another type than those before.
+        Raise TypeError, and note nothing, if types are others than those before.
         """
-        self._agree(self.results.setdefault(lazy, {}), result[0], 'results', repr(lazy))
-        for values in observed:
-            if (key := values[0]) not in self.observed:
-                made = self.entries[values[1][0]]
+        self._check(self.results.get(lazy, {}), result[0], 'results', repr(lazy))
+        metrics: dict[tuple[str, bool], dict[int, None]] = {}
+        for key, node, *_ in observed:
+            if key not in metrics:
+                metrics[key] = {**self.metrics.get(key, {})}
+            self._check(metrics[key], node[0], 'values', f'metric {key[0]!r}')
+            metrics[key][node[0]] = None
+        self._agree(self.results.setdefault(lazy, {}), result[0], repr(lazy))
+        for key, makers in metrics.items():
+            if key not in self.metrics:
+                made = self.entries[next(iter(makers))]
                 self._check_open(f'metric {key[0]!r} of {made.name}')
-                self.observed.add(key)
-                self.version += 1
+            for number in makers:
+                known = self.metrics.setdefault(key, {})
+                self._agree(known, number, f'metric {key[0]!r}')
 
-    @property
-    def observed_metrics(self) -> dict[tuple[str, bool], dict[int, None]]:
-        """Return the metrics that are results of the model."""
-        return {key: x for key, x in self.metrics.items() if key in self.observed}
-
-    def _agree(
-        self, makers: dict[int, None], number: int, what: str, where: str
-    ) -> None:
-        if number in makers:
+    def _check(self, makers: Iterable[int], number: int, what: str, where: str) -> None:
+        """Raise TypeError if entry `number` is of another type than its `makers`."""
+        if number in (known := [*makers]):
             return
         type_ = self.entries[number].type
-        for other in [*makers]:
-            before = self.entries[other].type
-            both = joined(type_, before)
-            if both is None:
+        for before in (self.entries[other].type for other in known):
+            if joined(type_, before) is None:
                 raise TypeError(
                     f'{where}: expected {what} of one type, got {type_}, and {before} '
                     'in another example or branch; return values of one type from each'
                 )
-            if both not in (type_, before):
+
+    def _agree(self, makers: dict[int, None], number: int, where: str) -> None:
+        """Add entry `number`, and the type that it has in common with others."""
+        if number in makers:
+            return
+        type_ = self.entries[number].type
+        for before in [self.entries[other].type for other in makers]:
+            both = joined(type_, before)
+            if both is not None and both not in (type_, before):
                 self._note(makers, self._joined(both), where)
         self._note(makers, number, where)
 

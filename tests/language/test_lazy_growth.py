@@ -211,6 +211,45 @@ def test_metrics_of_an_example_with_an_error_are_no_results() -> None:
     assert model.program is not program
 
 
+def test_what_a_run_with_an_error_observed_is_forgotten() -> None:
+    """Its layers and types, which other examples then need not have."""
+
+    @jf.lazy
+    def watched(x: dict[str, Any]) -> Any:
+        value = jf.float32(x['value'])
+        if 'bad' in x:
+            jf.observe('m', scale(jf.tensor(np.ones(3, np.float32))))
+            raise ValueError(x)
+        if 'm' in x:
+            jf.observe('m', value)
+        return value
+
+    model, bad = jf.compile(watched, like=[{'value': 1}]), {'value': 1, 'bad': 1}
+    params = model.init(jax.random.key(0))
+    examples = [bad, {'value': 2, 'm': 1}, {'value': 3}]
+    corpus = model.trace(examples, skip_errors=True)
+    assert [number for number, _ in corpus.skipped] == [0]
+    assert 'ValueError' in corpus.skipped[0][1]
+    values, metrics = model.apply(params, corpus.schedule([0, 1]))
+    assert (values.tolist(), metrics['m'].values[:1].tolist()) == ([2, 3], [2])
+
+
+def test_a_metric_of_two_types_in_one_example_is_refused() -> None:
+    @jf.lazy
+    def watched(x: int) -> Any:
+        value = jf.float32(x)
+        if x > 1:
+            jf.observe('m', value)
+            jf.observe('m', (value, value))
+        return value
+
+    model = jf.compile(watched, like=[1])
+    for _ in range(2):
+        with pytest.raises(jf.InputError, match="metric 'm': expected values of one"):
+            model.schedule([2])
+    assert model.apply({}, model.schedule([1])).tolist() == [1]
+
+
 def test_logs_say_that_programs_were_lowered_again(caplog: Any) -> None:
     """Their batches are the first, and not because of their size."""
     divided = jf.lazy(lambda n: jf.float32(1.0) / n)

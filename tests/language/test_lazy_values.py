@@ -156,6 +156,31 @@ def test_numbers_to_select_take_the_dtype_of_the_value(
         assert [x.tolist() for x in got] == [[0, 2], [1, 0]]
 
 
+def test_numbers_to_select_may_be_any_that_jax_takes() -> None:
+    """Too large for the dtype, or beside an array of a dtype that JAX narrows."""
+    mask = np.array([True, False])
+    cases: list[Any] = [
+        (np.ones(2, np.float16), -1e9),
+        (np.ones(2, np.uint8), 300),
+        (np.zeros(2), 1),
+        (np.float64(2), 1),
+        (np.ones(2, np.int64), True),
+    ]
+
+    def use(a: Any, number: Any, where: Any) -> Any:
+        return where(mask, a, number), where(mask, number, a)
+
+    for a, number in cases:
+        got = jf.lazy(
+            lambda x, a=a, number=number: use(
+                a, number, lambda m, *x: jf.select(jf.tensor(m), *x)
+            )
+        ).eval(0)
+        for x, want in zip(got, use(a, number, jnp.where), strict=True):
+            assert x.dtype == want.dtype
+            np.testing.assert_array_equal(x, want)
+
+
 def test_numbers_that_are_equal_and_not_the_same() -> None:
     @jf.lazy
     def clipped(x: int) -> Any:
