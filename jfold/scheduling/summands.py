@@ -50,10 +50,11 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
             sum_rows[s] = _have_rows(selection, slot.group)
             if place[1] == SUMMANDS:
                 indexed[s], _ = _in_place(selection, place)
-            elif not sum_rows[s].all():  # else it adds up in no example
+            elif not sum_rows[s].all():  # where sums have rows the slot adds up nothing
                 indexed[s] = _in_place(selection, place)[0] & ~sum_rows[s]
                 owner = _owners(selection, place, pairs_at(selection, place))
-                summands[s] = np.bincount(owner, minlength=len(selection))
+                added = np.bincount(owner, minlength=len(selection))
+                summands[s] = np.where(sum_rows[s], 0, added)
     apart = [_are_apart(selection, *pair) for pair in twins(selection.program)]
     return summands, np.concatenate([indexed, sum_rows, *(x[None] for x in apart)])
 
