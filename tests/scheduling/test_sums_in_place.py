@@ -70,6 +70,17 @@ def test_what_is_added_up_twice_needs_an_index() -> None:
         agree(model, params, [*apart, *twice], forward=True)
 
 
+def test_of_few_values_some_may_be_added_up_twice() -> None:
+    """Then numbers do not tell: there are more values than are added up."""
+    once = jf.Share(jf.GetItem('x') >> jf.Vector(2) >> layer, key=lambda x: x['k'])
+    two = jf.compose(lambda x: jf.Sum()(jf.Slice(stop=2)(jf.Map(once)(x))))
+    model, params = compiled(two >> other)
+    x, y, z = ({'k': i, 'x': np.ones(2, 'float32') * i} for i in range(3))
+    examples = [[x, y, z], [z, z, x, y], [y, y, z]]
+    agree(model, params, examples, forward=True)
+    assert 'other 0: summed' in told(model, model.schedule(examples).spec)
+
+
 def test_few_values_of_many_are_added_up_by_an_index() -> None:
     """In place there is a target for each value, though it is added to no row."""
     few = jf.compose(lambda x: jf.Sum()(jf.Slice(stop=2)(items(x))))
