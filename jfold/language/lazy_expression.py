@@ -124,8 +124,7 @@ def learned_reader(
     registry = Registry()
     for function, data in history:
         expect('function', function, isinstance(function, Lazy), 'a lazy function')
-        # As the data may have raised before.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # as the data may have raised before
             Recording(registry).run(function, data)
     closed = registry.snapshot()
     if closed.signature() != signature:
@@ -371,8 +370,7 @@ class _Readers:
     def make_all(self) -> None:
         """Make the blocks of all entries that results or metrics depend on."""
         registry = self.registry
-        metrics = registry.metrics
-        for makers in (*registry.results.values(), *metrics.values()):
+        for makers in (*registry.results.values(), *registry.metrics.values()):
             self.choice(makers)
         for entry in registry.entries:
             if entry.observes:  # even if no other call reads its results

@@ -364,8 +364,9 @@ class Registry:
         for key, node, *_ in observed:
             if key not in metrics:
                 metrics[key] = {**self.metrics.get(key, {})}
-            self._check(metrics[key], node[0], 'values', f'metric {key[0]!r}')
-            metrics[key][node[0]] = None
+            if node[0] not in metrics[key]:  # as most are, one for each node
+                self._check(metrics[key], node[0], 'values', f'metric {key[0]!r}')
+                metrics[key][node[0]] = None
         self._agree(self.results.setdefault(lazy, {}), result[0], repr(lazy))
         for key, makers in metrics.items():
             if key not in self.metrics:
@@ -377,10 +378,8 @@ class Registry:
 
     def _check(self, makers: Iterable[int], number: int, what: str, where: str) -> None:
         """Raise TypeError if entry `number` is of another type than its `makers`."""
-        if number in (known := [*makers]):
-            return
         type_ = self.entries[number].type
-        for before in (self.entries[other].type for other in known):
+        for before in (self.entries[other].type for other in makers):
             if joined(type_, before) is None:
                 raise TypeError(
                     f'{where}: expected {what} of one type, got {type_}, and {before} '

@@ -186,15 +186,14 @@ def allocate_sections(
     def allocate(place: Place, rows: int) -> None:
         """Allocate `reads` and `targets` of a reader with `rows` rows or summands."""
         mode, added = mode_at(spec, place), 0
+        is_sum = place[1] == SUMMANDS
         if mode in (ReadMode.IN_PLACE, ReadMode.SHARED):
             rows = 0
         elif mode is ReadMode.SUMMED:
-            rows = added = summands.get(place) or rows
+            rows = added = rows if is_sum else summands[place]
         elif mode is ReadMode.SUMMED_IN_PLACE:
-            rows, added = (
-                0 if place[1] == SUMMANDS else rows,
-                _of_part(spec, region, place),
-            )
+            added = _of_part(spec, region, place)
+            rows = 0 if is_sum else rows
         reads[place], targets[place] = section(rows), section(added)
 
     for part, table in zip(components(program), tables, strict=True):

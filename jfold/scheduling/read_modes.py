@@ -94,7 +94,7 @@ class Slot:
 def sum_groups(program: Operations) -> tuple[SumGroup, ...]:
     """Divide the segment sums of a program into groups."""
     sums, outputs = segment_sums(program), outputs_of(program)
-    groups = [{*x.operations} for x in components(program) if sums >= {*x.operations}]
+    groups = [{*operations} for operations in sum_components(program)]
     tables = enumerate((*sources(program).inputs, *sources(program).results))
     for table, makers in ((table, x) for table, columns in tables for x in columns):
         read = {o for o in sums if outputs[o] & makers}

@@ -71,11 +71,9 @@ def _column(part: Schedule, table: int, a: int, t: int, row: int) -> list[int]:
     if mode in (ReadMode.INDEXED, ReadMode.SHARED):
         place = shared_reads(part.spec).get(place, place)
         return [int(part.sections.reads[place].of(_indices(part))[row])]
-    return (
-        _summands(part, place, t, row)
-        if mode.adds
-        else [_in_place(part, place, t, row)]
-    )
+    if mode.adds:
+        return _summands(part, place, t, row)
+    return [_in_place(part, place, t, row)]
 
 
 def _summands(part: Schedule, place: Place, t: int, row: int) -> list[int]:

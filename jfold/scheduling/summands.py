@@ -49,9 +49,9 @@ def slot_needs(selection: Selection) -> tuple[Array, Array]:
         else:
             sum_rows[s] = _have_rows(selection, slot.group)
             if place[1] == SUMMANDS:
-                indexed[s], _ = _in_place(selection, place)
+                indexed[s], _ = _targets_in_place(selection, place)
             elif not sum_rows[s].all():  # where sums have rows the slot adds up nothing
-                indexed[s] = _in_place(selection, place)[0] & ~sum_rows[s]
+                indexed[s] = _targets_in_place(selection, place)[0] & ~sum_rows[s]
                 owner = _owners(selection, place, pairs_at(selection, place))
                 added = np.bincount(owner, minlength=len(selection))
                 summands[s] = np.where(sum_rows[s], 0, added)
@@ -90,8 +90,8 @@ def _are_apart(selection: Selection, place: Place, twin: Place) -> Array:
 
 
 @memoized
-def _in_place(selection: Selection, place: Place) -> tuple[Array, Array]:
-    """Return, of a slot that adds up, which examples need indices, and all targets.
+def _targets_in_place(selection: Selection, place: Place) -> tuple[Array, Array]:
+    """Return which examples need indices in a slot that adds up, and all targets.
 
     Without indices a slot adds up values of one producer, its part, each at most once,
     and of many at least half. Rows that nothing is added to read a zero.
@@ -318,9 +318,8 @@ def _table(selection: Selection, place: Place, mode: ReadMode) -> Table:
     if mode is ReadMode.SUMMED_IN_PLACE:
         assert slot.part is not None
         _, part, _ = value_parts(program)[slot.part]
-        return Table(
-            first_of(selection.counts[part]), (_in_place(selection, place)[1],)
-        )
+        _, targets = _targets_in_place(selection, place)
+        return Table(first_of(selection.counts[part]), (targets,))
     pairs = pairs_at(selection, place)
     owner = _owners(selection, place, pairs)
     first = before = selection.numbers.first[type_at(program, place)]

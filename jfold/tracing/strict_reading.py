@@ -36,7 +36,7 @@ def length_of(item: Any) -> int:
     """Return `len(item)`; 0 for a mapping, or where `len` fails."""
     try:
         return 0 if isinstance(item, Mapping) else len(item)
-    except (RecursionError, MemoryError):  # the deep form reads the length
+    except (RecursionError, MemoryError):  # it has a length, which others may read
         raise
     except Exception:
         return 0
